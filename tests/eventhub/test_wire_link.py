@@ -106,8 +106,8 @@ def frame(body: bytes) -> bytes:
     [
         (struct.pack(">IBBH", 2 << 20, 2, 0, 1), "a frame of 2097152 bytes"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of"),
-        (frame(b"\x00\x53\x13\xd0" + struct.pack(">IIBIIB", 14, 1, 0xF0, 5, 2**32 - 1, 0x40)), "elements in"),
-        (frame(b"\x00\x53\x16\xd0" + struct.pack(">II", 4, 2**32 - 1)), "no sound AMQP"),
+        (frame(b"\x00\x53\x13\xd0" + struct.pack(">IIBIIB", 14, 1, 0xF0, 5, 2**32 - 1, 0x40)), "zero-byte elements"),
+        (frame(b"\x00\x53\x16\xd0" + struct.pack(">II", 4, 2**32 - 1)), "an invalid AMQP frame"),
     ],
     ids=["too long", "text", "array", "list"],
 )

@@ -90,7 +90,7 @@ def test_a_flood_of_messages_in_place_of_credit_is_an_error(
     granting(flood)
     with (
         HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=5.0) as metadata,
-        raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", reason=re.compile("messages that nobody has asked for")),
+        raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", reason=re.compile("unrequested messages")),
     ):
         metadata.partition_states(PARTITIONS)
 
@@ -105,7 +105,7 @@ def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, monkeypa
 
     monkeypatch.setattr(RequestEndpoint, "on_message", lost)
     with HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=1.0) as metadata:
-        with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", reason=re.compile("3 responses .* within 1 s")):
+        with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", reason=re.compile("3 responses are missing after 1 s")):
             metadata.partition_states(PARTITIONS)
         silent.clear()
         assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}

@@ -86,7 +86,7 @@ def test_an_impossible_value_is_one_clear_error_and_costs_no_memory(what: str) -
     message = with_property(HOSTILE[what])
     rows(parse(with_property(b"\x45")))  # for what is imported or created once
     tracemalloc.start()
-    with pytest.raises(UnreadableError, match=r"^it is no sound AMQP message: .+$") as caught:
+    with pytest.raises(UnreadableError, match=r"^it is not valid AMQP: .+$") as caught:
         parse(message)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

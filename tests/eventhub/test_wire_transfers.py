@@ -131,7 +131,7 @@ def test_every_message_is_found_once_and_in_order(
 
     def meet(channel: int, each: bytes) -> None:
         nonlocal counted
-        counted += found.counted()[0]
+        counted += found.take_counts()[0]
         assert counted + len(met) == others[len(met)][0]  # all frames before it were counted
         met.append(each)
 
@@ -145,7 +145,7 @@ def test_every_message_is_found_once_and_in_order(
     assert pos == len(stream)
     assert got == messages
     assert met == [each for _, each in others]
-    assert counted + found.counted()[0] == len(frames) - len(met)
+    assert counted + found.take_counts()[0] == len(frames) - len(met)
 
 
 def find(found: Transfers, stream: bytes) -> RawMessages:
@@ -170,11 +170,14 @@ MORE = frame(transfer([*WHOLE[:5], YES[0]], bytes(1000)))
     [
         *((sized(size), f"a frame of {size} bytes") for size in (0, 7, MAX_FRAME + 1, 2**32 - 1)),
         (MORE * 6, "a delivery of more than 5000 bytes"),
-        (frame(b"\x00\x53\x14\xd0" + struct.pack(">II", 4, 2**32 - 1)), "no sound AMQP"),
-        (frame(b"\x00\x53\x14\xd0" + struct.pack(">IIBIIB", 4, 1, 0xF0, 5, 2**32 - 1, 0x40)), "no sound AMQP"),
-        (frame(b"\x00\x53\x14\x41"), "no sound AMQP"),
-        (frame(b"\x00\x53\x14"), "no sound AMQP"),
-        (frame(b"\x00\x53\x14\xc0\x01\x01"), "no sound AMQP"),
+        (frame(b"\x00\x53\x14\xd0" + struct.pack(">II", 4, 2**32 - 1)), "an invalid AMQP transfer"),
+        (
+            frame(b"\x00\x53\x14\xd0" + struct.pack(">IIBIIB", 4, 1, 0xF0, 5, 2**32 - 1, 0x40)),
+            "an invalid AMQP transfer",
+        ),
+        (frame(b"\x00\x53\x14\x41"), "an invalid AMQP transfer"),
+        (frame(b"\x00\x53\x14"), "an invalid AMQP transfer"),
+        (frame(b"\x00\x53\x14\xc0\x01\x01"), "an invalid AMQP transfer"),
     ],
 )
 def test_a_malformed_frame_is_one_clear_error(

@@ -60,5 +60,5 @@ def test_system_properties_are_copied_and_what_cannot_be_sent_is_in_a_table_once
     assert expected.items() <= found[1].systemProperties.items()
     (kept,) = spark.read.format("delta").load(settings.unsendable).collect()
     assert (bytes(kept.body), kept.partition, kept.sequenceNumber) == (b"key too long", "0", 1)
-    assert kept.reason == "its partition key has 129 characters: allowed are 128"
+    assert kept.reason == "its partition key has 129 characters; the maximum is 128"
     assert "not copied: sequence numbers" in caplog.text

@@ -1,7 +1,7 @@
-"""Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
+"""Decodes messages to record batches, by a sequence of tiers, each of which reads the messages that it supports.
 
-In the first tiers, the fast path, numpy reads many messages at once; the slow path reads each of the others alone. All
-return the same rows. A message that only the slow path can read does not slow down the others.
+The first tiers, the fast path, read many messages at once with numpy; the slow path reads each remaining one alone. All
+return the same rows. A message that only the slow path supports does not slow down the others.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Fewer messages than `_FEW` are not read by a template, and fewer than `_MANY` not by "any shape": a batch costs 0.3
-#: ms and 2 ms there, and a message 7 µs on the slow path.
+#: Minimum number of messages for a template, and for "any shape": a batch costs 0.3 ms and 2 ms there, and a message 7
+#: µs on the slow path.
 _FEW = 16
 _MANY = 256
 
-#: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs a message even if it fits none; but only
-#: where there are at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of as many
-#: are unlike.
+#: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs per message even without a match; but only
+#: for at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of `_SAMPLE` differ.
 _SAMPLE = 64
 _SAMPLE_PAYS = 8
 
-#: Templates kept. One that does not fit costs about 0.2 µs an event.
+#: Maximum number of cached templates. One without a match costs about 0.2 µs per event.
 _MOST_TEMPLATES = 4
 
-#: The annotations that "any shape" looks up, and the codes of the values that it reads for them.
+#: The annotations that "any shape" reads, and the type codes that it supports for their values.
 _CODES = {
     rows.SEQUENCE_NUMBER: INTEGER,
     rows.ENQUEUED_TIME: INTEGER,
@@ -50,35 +49,33 @@ _CODES = {
     rows.EPOCH: INTEGER,
 }
 
-# glibc keeps freed memory for blocks up to the size of the largest block that was ever freed. Without this block it
-# returns the arrays of every batch, up to 1 MB each, to the system and allocates them again: a quarter of the cost of
-# an event of 100 bytes.
+# glibc keeps freed blocks up to the size of the largest one that was ever freed. Without this block it would return the
+# arrays of every batch, up to 1 MB each, to the system: a quarter of the cost of an event of 100 bytes.
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
-#: Rows are put in order by slices of the tiers' batches if there are at most this many, which copies them once.
+#: Maximum number of slices of the tiers' batches by which rows are ordered, with one copy.
 _MOST_SLICES = 64
 
 
 class _Read(NamedTuple):
-    """What a tier has read of the messages that are left. Rows that are not `sound` are dropped: only the slow path can
-    read their messages."""
+    """The rows that a tier read. Rows that are not `valid` are dropped, because only the slow path supports their
+    messages."""
 
-    fitting: Booleans  # messages with a row
-    sound: Booleans  # rows
+    matched: Booleans  # mask of the messages with a row
+    valid: Booleans  # mask of the rows
     batch: pa.RecordBatch
 
 
-#: None if it reads no message.
+#: Returns None if it reads no message.
 _Tier = Callable[[RawMessages], _Read | None]
 
 
 class Decoder:
-    """Makes record batches of the messages of one partition. For one thread at a time.
+    """Decodes the messages of one partition to record batches. For one thread at a time.
 
-    `as_json` and `schema` are as for `rows.record_batch`. Which events are unreadable does not depend on `schema`.
-    Batches of fewer than `few` messages are not read by templates, and those of fewer than `many` messages of unlike
-    shapes not at once.
+    `as_json` and `schema` as for `rows.record_batch`. The set of unreadable events does not depend on `schema`. `few`
+    and `many` are the minimum numbers of messages for templates, and for "any shape".
     """
 
     def __init__(
@@ -95,39 +92,39 @@ class Decoder:
         self._schema = schema
         self._columns = frozenset(schema.names)
         self._few, self._many = few, many
-        self._templates: list[Template] = []  # the one that fitted last comes first
+        self._templates: list[Template] = []  # the last one that matched comes first
 
     def record_batch(self, messages: RawMessages) -> Rows:
         """The rows of all `messages`, in their order."""
-        alone = messages.starts < 0  # those that came in several frames do not lie in the buffer in one piece
+        alone = messages.starts < 0  # messages of several frames are not contiguous in the buffer
         left, counts = np.flatnonzero(~alone), Counter[str]()
         batches, indices = list[pa.RecordBatch](), list[Integers]()
         for name, tier in self._tiers():
             if not len(left):
                 break
-            if (read := tier(messages.of(left))) is None:
+            if (read := tier(messages.select(left))) is None:
                 continue
-            indices.append(np.where(read.sound, left[read.fitting], -1))
+            indices.append(np.where(read.valid, left[read.matched], -1))
             batches.append(read.batch)
-            counts[name] += int(np.count_nonzero(read.sound))
-            alone[left[read.fitting][~read.sound]] = True
-            left = left[~read.fitting]
+            counts[name] += int(np.count_nonzero(read.valid))
+            alone[left[read.matched][~read.valid]] = True
+            left = left[~read.matched]
         alone[left] = True
         unreadable = dict[int, str]()
         if alone.any() or not batches:
             indices.append(np.flatnonzero(alone))
-            batch, reasons = self._one_by_one(messages.of(indices[-1]))
+            batch, reasons = self._one_by_one(messages.select(indices[-1]))
             batches.append(batch)
             counts["slow path"] = batch.num_rows
             unreadable = {int(indices[-1][row]): reason for row, reason in reasons.items()}
         if len(messages):
-            _LOG.debug("partition %s: messages read by tier: %s", self._partition, dict(counts))
+            _LOG.debug("Messages decoded: partition=%s by_tier=%s", self._partition, dict(counts))
         return Rows(_in_order(batches, indices), unreadable)
 
     def _tiers(self) -> list[tuple[str, _Tier]]:
         return [
-            *(("known template", partial(self._by_template, each)) for each in self._templates),
-            # At most two templates are learned per batch: messages of which no two are alike must not cost much more.
+            *(("known template", partial(self._by_template, template)) for template in self._templates),
+            # At most two new templates per batch, to limit the cost for unlike messages.
             ("new template", partial(self._by_new_template, 0)),
             ("new template", partial(self._by_new_template, -1)),
             ("any shape", self._by_any_shape),
@@ -156,8 +153,8 @@ class Decoder:
     def _by_template(self, template: Template, left: RawMessages) -> _Read | None:
         if len(left) < self._few or not (template.fits_all or _fits_sample(template, left)):
             return None
-        fitting, values, sections = template.match(left)
-        data, count = left.data, int(np.count_nonzero(fitting))
+        matched, values, sections = template.match(left)
+        data, count = left.data, int(np.count_nonzero(matched))
         if count < self._few:
             return None
         times = values[rows.ENQUEUED_TIME] if rows.ENQUEUED_TIME in values else np.zeros(count, np.int64)
@@ -168,9 +165,9 @@ class Decoder:
         def system(section: bytes) -> dict[Any, Any]:
             return {**read_properties(section), **template.other_annotations}
 
-        properties, sound = self._application_maps(data, sections.application)
+        properties, valid = self._application_maps(data, sections.application)
         system_properties, readable = self._maps("systemProperties", data, sections.properties, system)
-        sound &= readable & _fit_column(times)
+        valid &= readable & _fit_column(times)
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
@@ -183,48 +180,48 @@ class Decoder:
             properties=lambda: properties,
             systemProperties=lambda: system_properties,
         )
-        self._templates = [template, *(each for each in self._templates if each is not template)][:_MOST_TEMPLATES]
-        return _Read(fitting, sound, batch)
+        self._templates = [template, *(other for other in self._templates if other is not template)][:_MOST_TEMPLATES]
+        return _Read(matched, valid, batch)
 
     # --- messages of any shape -------------------------------------------------------------------------------------
 
     def _by_any_shape(self, left: RawMessages) -> _Read | None:
-        """If there are many, numpy reads their maps pair by pair."""
+        """Read the maps of at least `many` messages pair by pair with numpy."""
         if len(left) < self._many:
             return None
         data = left.data
         good, annotations, sections = scan.find_sections(left)
         readable, pairs = scan.find_pairs(data, annotations)
-        fitting, pair_of = scan.named(data, pairs, len(left), _CODES)
-        good &= readable & fitting & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
+        unique, pair_of = scan.find_named(data, pairs, len(left), _CODES)
+        good &= readable & unique & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
         if (count := int(np.count_nonzero(good))) < self._many:
             return None
         others, epochs = np.ones(len(pairs.maps), np.bool_), pair_of.pop(rows.EPOCH)
         for indices in pair_of.values():
             others[indices[indices >= 0]] = False
         epochs = epochs[epochs >= 0]
-        others[epochs] = scan.integers(data, pairs.codes[epochs], pairs.values.of(epochs)) != rows.NO_EPOCH
-        pair_of, sections = {name: indices[good] for name, indices in pair_of.items()}, sections.of(good)
+        others[epochs] = scan.integers(data, pairs.codes[epochs], pairs.values.select(epochs)) != rows.NO_EPOCH
+        pair_of, sections = {name: indices[good] for name, indices in pair_of.items()}, sections.select(good)
 
         def integers(indices: Integers) -> Integers:
-            return scan.integers(data, pairs.codes[indices], pairs.values.of(indices))
+            return scan.integers(data, pairs.codes[indices], pairs.values.select(indices))
 
         def texts(name: bytes) -> pa.StringArray:
-            """With nulls where the annotation is missing."""
+            """Null for a missing annotation."""
             missing = pair_of[name] < 0
-            found = _texts(data, pairs.values.of(pair_of[name][~missing]))
+            found = _texts(data, pairs.values.select(pair_of[name][~missing]))
             return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
 
         numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
         times = np.where(timed < 0, 0, integers(np.where(timed < 0, numbered, timed)))
-        properties, sound = self._application_maps(data, sections.application)
+        properties, valid = self._application_maps(data, sections.application)
         standard, readable = self._maps("systemProperties", data, sections.properties, read_properties)
-        sound &= readable & _fit_column(times)
+        valid &= readable & _fit_column(times)
         system_properties = None
         if standard is not None:
-            own, single = self._maps_of_pairs(data, pairs.of(others, good), count)
+            own, single = self._maps_of_pairs(data, pairs.select(others, good), count)
             system_properties, disjoint = _joined(standard, own)
-            sound &= single & disjoint
+            valid &= single & disjoint
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
@@ -237,15 +234,15 @@ class Decoder:
             properties=lambda: properties,
             systemProperties=lambda: system_properties,
         )
-        return _Read(good, sound, batch)
+        return _Read(good, valid, batch)
 
     # --- columns of maps -------------------------------------------------------------------------------------------
 
     def _application_maps(self, data: bytearray, sections: Spans) -> tuple[pa.MapArray | None, Booleans]:
-        """`_maps` of the application's properties: pair by pair where there are many unlike sections."""
+        """`_maps` of the application properties; pair by pair for many unlike sections."""
         count = len(sections.starts)
         if count >= self._many and sections.lengths.any():
-            sample = _slices(data, sections.of(slice(_SAMPLE)), pa.binary())
+            sample = _slices(data, sections.select(slice(_SAMPLE)), pa.binary())
             if 2 * len(sample.unique()) > len(sample):
                 readable, found = scan.find_pairs(data, sections)
                 if 2 * np.count_nonzero(readable) > count:
@@ -258,41 +255,41 @@ class Decoder:
     def _maps(
         self, column: str, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]
     ) -> tuple[pa.MapArray | None, Booleans]:
-        """A map for each section, None if the `column` is not wanted; and which sections could be read, also for a
-        column that is not wanted. Sections with the same bytes are read once."""
-        wanted, made, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
+        """A map per section, None if `column` is not selected; and the mask of readable sections, also without the
+        column. Reads sections with equal bytes once."""
+        is_selected, builder, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
         readable = [True]
         if not sections.lengths.any():
             if not (shared := read(b"")):
-                return rows.empty_maps(count) if wanted else None, np.ones(count, np.bool_)
-            made.add(shared)
+                return rows.empty_maps(count) if is_selected else None, np.ones(count, np.bool_)
+            builder.add(shared)
             codes = np.zeros(count, np.int32)
         else:
-            # not by Arrow's `dictionary_encode`, whose hashes have no salt: a sender can choose sections that collide
+            # not with Arrow's `dictionary_encode`, whose hashes are unsalted: a sender can choose colliding sections
             distinct: dict[bytes, int] = {}
             salted = map(rows.SALT.__add__, _slices(data, sections, pa.binary()).to_pylist())
             codes = np.array([distinct.setdefault(raw, len(distinct)) for raw in salted], np.int32)
             readable *= len(distinct)
             for raw, code in distinct.items():
                 try:
-                    made.add(read(raw[len(rows.SALT) :]))
+                    builder.add(read(raw[len(rows.SALT) :]))
                 except MalformedError:
-                    made.add({})
+                    builder.add({})
                     readable[code] = False
-        sound = np.array(readable)[codes]
-        if not wanted:
-            return None, sound
-        maps = made.column()
-        return maps if len(maps) == count else maps.take(pa.array(codes)), sound
+        valid = np.array(readable)[codes]
+        if not is_selected:
+            return None, valid
+        maps = builder.column()
+        return maps if len(maps) == count else maps.take(pa.array(codes)), valid
 
     def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> tuple[pa.MapArray, Booleans]:
-        """The `count` maps of `pairs`, and which have no key twice."""
+        """The `count` maps of `pairs`, and the mask of those without a repeated key."""
         single = np.ones(count, np.bool_)
         if not len(pairs.maps):
             return rows.empty_maps(count), single
         keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        # not by Arrow's hashes: a sender can choose keys that collide
+        # not with Arrow's hashes: a sender can choose colliding keys
         if len(several := np.flatnonzero(counts > 1)):
             names = keys.take(pa.array(np.flatnonzero(counts[pairs.maps] > 1))).to_pylist()
             end = 0
@@ -303,7 +300,7 @@ class Decoder:
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values), single
 
     def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
-        """Values as texts: integers and texts many at a time, all others one by one."""
+        """Values as texts: integers and texts many at a time, others one by one."""
         integer, text = INTEGER[codes], TEXT[codes] & ~BINARY[codes] & (not self._json)
         parts, indices = [], []
         for kind in (integer, text, ~(integer | text)):
@@ -311,11 +308,11 @@ class Decoder:
                 continue
             indices.append(at)
             if kind is integer:
-                parts.append(pa.array(scan.integers(data, codes[at], spans.of(at))).cast(pa.string()))
+                parts.append(pa.array(scan.integers(data, codes[at], spans.select(at))).cast(pa.string()))
             elif kind is text:
-                parts.append(_texts(data, spans.of(at)))
+                parts.append(_texts(data, spans.select(at)))
             else:
-                raws = _slices(data, spans.of(at), pa.binary()).to_pylist()
+                raws = _slices(data, spans.select(at), pa.binary()).to_pylist()
                 parts.append(rows.texts(map(_scalar, raws, codes[at].tolist()), self._json))
         if len(parts) == 1:
             return parts[0]
@@ -323,17 +320,17 @@ class Decoder:
 
 
 def _fits_sample(template: Template, left: RawMessages) -> bool:
-    """Whether the template fits one of a few of the messages; True if there are too few for that to pay."""
+    """Whether the template matches any message of a sample; True if there are too few messages for one."""
     step = len(left) // _SAMPLE
-    sample = slice(step // 2, None, step)  # without the first and the last message: templates are learned from them
-    return step < _SAMPLE_PAYS or bool(template.match(left.of(sample))[0].any())
+    sample = slice(step // 2, None, step)  # without the first and last messages, from which templates are learned
+    return step < _SAMPLE_PAYS or bool(template.match(left.select(sample))[0].any())
 
 
-# --- Arrow arrays from what lies in a buffer -------------------------------------------------------------------------
+# --- Arrow arrays from parts of a buffer -----------------------------------------------------------------------------
 
 
 def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
-    """A column of bytes or text, copied once: every other item of an array of which the rest are the gaps."""
+    """A column of bytes or text, with one copy: every other item of an array in which the others are the gaps."""
     count = len(spans.starts)
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[:-1:2] = spans.starts
@@ -343,14 +340,14 @@ def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
-    """A column of texts; bytes that are not UTF-8 as `rows.optional_text` writes them."""
+    """A column of texts; bytes that are not UTF-8 as by `rows.optional_text`."""
     return _as_utf8(_slices(data, spans, pa.string()))
 
 
 def _as_utf8(column: pa.StringArray) -> pa.StringArray:
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:  # only the part with bytes that are not UTF-8 is read one by one
+    except pa.ArrowInvalid:  # convert only the part with bytes that are not UTF-8 one by one
         if len(column) <= _SAMPLE:
             return pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
         parts = (column.slice(at, _SAMPLE) for at in range(0, len(column), _SAMPLE))
@@ -372,7 +369,7 @@ def _repeated(text: str | None, count: int) -> pa.StringArray:
 
 
 def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.RecordBatch:
-    """The rows of `batches` by their `indices`, without those of a negative index."""
+    """The rows of `batches` ordered by `indices`, without negative ones."""
     at = np.concatenate(indices)
     order = np.argsort(at, kind="stable")[np.count_nonzero(at < 0) :]
     if len(batches) == 1 and len(order) == len(at):
@@ -387,21 +384,21 @@ def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.Reco
 
 
 def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Booleans]:
-    """Maps with the pairs of both, and which of them have no key of both."""
+    """Maps with the pairs of both, and the mask of those without a common key."""
     disjoint = np.ones(len(first), np.bool_)
     if not len(first.keys) or not len(second.keys):
         return first if len(first.keys) else second, disjoint
-    offsets = [each.offsets.to_numpy() for each in (first, second)]
-    maps = [np.repeat(np.arange(len(first)), np.diff(each)) for each in offsets]
+    offsets = [column.offsets.to_numpy() for column in (first, second)]
+    maps = [np.repeat(np.arange(len(first)), np.diff(ends)) for ends in offsets]
     names = first.keys.unique()
-    known = [pc.index_in(each.keys, names).fill_null(-1).to_numpy() for each in (first, second)]
+    known = [pc.index_in(column.keys, names).fill_null(-1).to_numpy() for column in (first, second)]
     shared = known[1] >= 0
     if shared.any():
-        pairs = [len(names) * each + code for each, code in zip(maps, known, strict=True)]
+        pairs = [len(names) * index + code for index, code in zip(maps, known, strict=True)]
         disjoint[maps[1][shared & np.isin(pairs[1], pairs[0])]] = False
     order = pa.array(np.argsort(np.concatenate(maps), kind="stable"))
     keys, items = (
-        pa.concat_arrays(each).take(order) for each in ((first.keys, second.keys), (first.items, second.items))
+        pa.concat_arrays(columns).take(order) for columns in ((first.keys, second.keys), (first.items, second.items))
     )
     return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items), disjoint
 

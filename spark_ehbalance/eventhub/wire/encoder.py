@@ -1,6 +1,6 @@
-"""Encodes events as the message that Event Hubs takes as a batch: a data section for each event, which is a message.
+"""Encodes events as a batch for Event Hubs: a message with a data section per event, which contains a message.
 
-Source: the AMQP 1.0 specification, part 3; what azure-eventhub's `EventDataBatch` makes of the same events.
+Sources: the AMQP 1.0 specification, part 3, and azure-eventhub's `EventDataBatch`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ _K = TypeVar("_K")
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
 
-#: The beginnings of sections: data, annotations, properties of the message and of the application, and a value that is
-#: null instead of data.
+#: First bytes of sections: data, annotations, message and application properties; and a null value instead of data.
 _DATA, _ANNOTATIONS, _STANDARD = b"\x00\x53\x75", b"\x00\x53\x72", b"\x00\x53\x73"
 _PROPERTIES, _NO_BODY = b"\x00\x53\x74", b"\x00\x53\x77\x40"
 
-#: Encoded sizes, above which numbers of four bytes are needed.
+#: Maximum encoded size and count in one byte; larger ones need four.
 _SHORT = 255
 
-#: The size of the fields of a transfer, with their count.
+#: Size of a transfer's fields with their count.
 _TRANSFER_SIZE = 4 + 5 + 5 + 6 + 5 + 1 + 1
 
 _LONG, _UNSIGNED, _UINT, _DOUBLE, _FLOAT = map(struct.Struct, (">q", ">Q", ">I", ">d", ">f"))
 
-#: The largest number that 32 bits of floating point hold.
+#: The largest 32-bit floating-point number.
 _MOST_FLOAT = 3.4028234663852886e38
 
-#: The codes of AMQP's signed numbers by width in bytes. The code below each is that of the unsigned number.
+#: Type codes of signed numbers by width in bytes. The unsigned number's code is one less.
 _SIGNED = ((1, 0x51), (2, 0x61), (4, 0x71))
 
 _NULL = b"\x40"
@@ -41,113 +40,119 @@ _NULL = b"\x40"
 _BINARY, _STRING, _SYMBOL = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3"
 _LIST, _MAP = b"\xc0\xd0", b"\xc1\xd1"
 
-#: What the service sets itself.
-_OF_SERVICE = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH)))
+#: Annotations that the service sets.
+_SERVICE_ANNOTATIONS = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH)))
 
 
-#: A name of a property with its value, encoded.
+#: An encoded property name and value.
 Pair = bytes
 
-#: What may be on its way together: a third of the messages for which the service grants credit on a link to the hub,
-#: and of bytes what also a slow connection carries before its answers are waited for.
+#: Maximum window: a third of the messages for which the service grants credit on a link to the hub, and bytes that a
+#: slow connection transfers before acknowledgements are due.
 _MOST_TOGETHER = 100
 _MOST_BYTES_TOGETHER = 1 << 20
 
 
-class System(NamedTuple):
-    """What an event has beside body, key and the application's properties, encoded."""
+class SystemProperties(NamedTuple):
+    """Encoded annotations and message properties."""
 
     annotations: Collection[Pair] = ()
     properties: bytes = b""  # the section; empty for none
 
 
-class _Kept(dict[_K, bytes]):
-    """Encoded values that repeat. Not many, as a sender can choose texts whose hashes collide with all of them."""
+class _Cache(dict[_K, bytes]):
+    """Cache of encoded values, small because a sender can choose colliding texts."""
 
     def add(self, key: _K, value: bytes) -> bytes:
-        """Keep a value if there is room. Returns it."""
+        """Cache `value` if there is room; returns it."""
         if len(self) < 256:
             self[key] = value
         return value
 
 
 class Encoder:
-    """Encodes events; for one thread. It keeps what repeats, so that it should not live longer than some events do."""
+    """Encodes events, for one thread. Caches repeated parts, so it should be short-lived."""
 
     def __init__(self) -> None:
-        self._heads = _Kept[tuple[str | None, int]]()  # by key and length of the body
-        self._pairs = _Kept[tuple[str, str | bytes]]()
-        self._envelopes = _Kept[str]()
+        self._heads = _Cache[tuple[str | None, int]]()  # by key and length of the body
+        self._pairs = _Cache[tuple[str, str | bytes]]()
+        self._envelopes = _Cache[str]()
 
     def head(
-        self, body: bytes | None, key: str | None, properties: Collection[Pair] = (), system: System | None = None
+        self,
+        body: bytes | None,
+        key: str | None,
+        properties: Collection[Pair] = (),
+        system: SystemProperties | None = None,
     ) -> bytes:
-        """What stands before its `body` in the data section of an event of a batch; without a body, a tombstone, it is
-        the whole section."""
+        """The data section of a batch's event up to its `body`; the whole section for a tombstone, which has no
+        body."""
         if properties or body is None or system:
-            return _head(body, key, properties, system or System())
+            return _head(body, key, properties, system or SystemProperties())
         kind = (key, len(body))
-        return self._heads.get(kind) or self._heads.add(kind, _head(body, key, (), System()))
+        return self._heads.get(kind) or self._heads.add(kind, _head(body, key, (), SystemProperties()))
 
     def envelope(self, key: str | None) -> bytes:
-        """What stands before the events of a batch, by which the hub chooses their partition; empty without a key."""
+        """The beginning of a batch with `key`, by which the hub chooses the partition; empty without a key."""
         if not key:
             return b""
         return self._envelopes.get(key) or self._envelopes.add(key, _ANNOTATIONS + _map([_key_pair(key)]))
 
     def pair(self, name: str, value: Any) -> Pair:
-        """A property. Its value may be None, bool, int (of 64 bits, also unsigned), float, str or bytes."""
-        if isinstance(value, str | bytes) and (kept := self._pairs.get((name, value))):
-            return kept
-        made = _sized(_STRING, name.encode()) + _value(value)
-        # others are equal without being the same, True and 1
-        return self._pairs.add((name, value), made) if isinstance(value, str | bytes) else made
+        """A property. `value` is None, bool, int (64 bits, also unsigned), float, str or bytes."""
+        if isinstance(value, str | bytes) and (cached := self._pairs.get((name, value))):
+            return cached
+        pair = _sized(_STRING, name.encode()) + _value(value)
+        # other types may be equal and different, as True and 1
+        return self._pairs.add((name, value), pair) if isinstance(value, str | bytes) else pair
 
 
 def small_pair(name: str, value: Any) -> Pair:
-    """As `Encoder.pair`, with a number in as few bytes as hold it, whatever type of number that is."""
+    """As `Encoder.pair`, with numbers in the smallest type that holds them."""
     return _sized(_STRING, name.encode()) + (_small_number(value) or _value(value))
 
 
-def encode_system(pairs: Iterable[tuple[str, Any]]) -> System:
-    """The pairs of the source's column `systemProperties`, without those that the service sets. Raises ValueError for a
-    value that a property of messages cannot have."""
+def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
+    """Encode the source's column `systemProperties`, without annotations that the service sets. Raises ValueError for
+    an invalid value of a message property."""
     annotations, fields = list[Pair](), dict[str, bytes]()
     for name, value in pairs:
         if name in _FIELDS:
             try:
-                if isinstance(value, bool):  # which Python takes for a number
+                if isinstance(value, bool):  # a subclass of int
                     raise TypeError
                 fields[name] = _NULL if value is None else _FIELDS[name](value)
             except (AttributeError, TypeError, struct.error):
                 raise ValueError(f"its {name} has a value of another type than AMQP allows") from None
-        elif name not in _OF_SERVICE:
+        elif name not in _SERVICE_ANNOTATIONS:
             annotations.append(_sized(_SYMBOL, name.encode()) + _value(value))
     encoded = [fields.get(name, _NULL) for name in _FIELDS] if fields else []
     while encoded and encoded[-1] == _NULL:
         encoded.pop()
-    return System(annotations, _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b"")
+    return SystemProperties(
+        annotations, _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b""
+    )
 
 
 class Batch(NamedTuple):
-    """Events that are sent as one message: how many they are, and the message."""
+    """A message with several events, and their number."""
 
     events: int
     payload: bytes
 
 
 class Keyed(NamedTuple):
-    """Events with one key, or without any: their heads and bodies in turn, and what stands before them in a batch."""
+    """Events with one key, or without: alternating heads and bodies; and the beginning of their batches."""
 
     envelope: bytes
     events: list[bytes]
 
 
 def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
-    """The events of each key in as few batches of at most `most` bytes as their order allows; a larger event is alone.
-    The batches of a window may be on their way together: none has the key of another, so that the order of a key's
-    events does not depend on which of them arrives first."""
-    waiting = [_batches(each, most) for each in keyed]
+    """The events of each key in as few batches of at most `most` bytes as their order allows; a larger event has its
+    own batch. The batches of a window have distinct keys, so they can be in flight together without reordering a key's
+    events."""
+    waiting = [_batches(events, most) for events in keyed]
     while waiting:
         more, window, size = list[Iterator[Batch]](), list[Batch](), 0
         for batches in waiting:
@@ -178,11 +183,11 @@ def _batches(keyed: Keyed, most: int) -> Iterator[Batch]:
         yield Batch((len(events) - begin) // 2, b"".join((envelope, *events[begin:])))
 
 
-def transfer(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
-    """The frames, of at most `largest` bytes, of the delivery of a batch with this number."""
+def transfer_frames(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
+    """The frames of at most `largest` bytes of delivery `number`."""
     delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42"
     fields = delivery % tuple(map(_UINT.pack, (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT)))
-    before = HEADER.size + len(fields) + 1  # whether more frames follow
+    before = HEADER.size + len(fields) + 1  # the last byte: whether more frames follow
     room = largest - before
     for at in range(0, len(payload), room):
         part = payload[at : at + room]
@@ -190,7 +195,7 @@ def transfer(channel: int, handle: int, number: int, payload: bytes, largest: in
         yield HEADER.pack(before + len(part), 2, 0, channel) + fields + more + part
 
 
-def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: System) -> bytes:
+def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: SystemProperties) -> bytes:
     annotations = list(system.annotations)
     if key:
         annotations.append(_key_pair(key))
@@ -225,7 +230,7 @@ def _value(value: Any) -> bytes:
 
 
 def _prefix(codes: bytes, length: int) -> bytes:
-    """What stands before a value of this length; `codes` are those of the short and the long form."""
+    """The type code and size of a value of this length; `codes` are those of the short and the long form."""
     if length <= _SHORT:
         return bytes((codes[0], length))
     return codes[1:] + length.to_bytes(4, "big")
@@ -240,14 +245,14 @@ def _map(pairs: Collection[Pair]) -> bytes:
 
 
 def _compound(codes: bytes, entries: bytes, count: int) -> bytes:
-    """A map or a list; its size counts the number of its entries too."""
+    """A map or a list; its size includes the count."""
     if len(entries) + 1 <= _SHORT and count <= _SHORT:
         return bytes((codes[0], len(entries) + 1, count)) + entries
     return codes[1:] + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
 
 
 def _small_number(value: Any) -> bytes | None:
-    """The shortest encoding of a number; None if it is none, or no type is shorter than those of `_value`."""
+    """The shortest encoding of a number; None for other values, or if `_value` is as short."""
     if isinstance(value, float):
         single = _FLOAT.pack(value) if abs(value) <= _MOST_FLOAT else b""
         return b"\x72" + single if single and _FLOAT.unpack(single)[0] == value else None
@@ -288,7 +293,7 @@ def _id(value: str | bytes | int) -> bytes:
     return _text(value) if isinstance(value, str) else _sized(_BINARY, value)
 
 
-#: The properties of a message in their order, with what encodes each.
+#: The message properties in wire order, with their encoders.
 _FIELDS: dict[str, Callable[[Any], bytes]] = {
     "message-id": _id,
     "user-id": _binary,

@@ -1,6 +1,6 @@
-"""The frames that the client handles itself, read and decoded here: its own reader and decoder have no bounds.
+"""Reads and decodes the frames that the client handles: its own reader and decoder are unbounded.
 
-A frame header of 8 bytes would make it allocate 4 GB, and so would an array, or a range of deliveries, of 20 bytes.
+A frame header of 8 bytes would make it allocate 4 GB, as would an array, or a range of deliveries, of 20 bytes.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ HEADER = struct.Struct(">IBBH")
 
 TRANSFER, _DISPOSITION, _REJECTED = 0x14, 0x15, 0x25
 
-#: How many fields each performative has: a peer may omit nulls at the end, and the client reads fields by position.
+#: Number of fields per performative: peers may omit trailing nulls, and the client reads fields by position.
 _FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, TRANSFER: 11, _DISPOSITION: 6, 0x16: 3, 0x17: 1, 0x18: 1}
 
-#: The values of fields that a peer may leave out and the client reads as numbers: maximal frame size and channel of an
-#: open, and maximal handle of a begin. By performative and index.
+#: Defaults, by performative and index, of optional fields that the client reads as numbers: maximum frame size and
+#: channel of an open, and maximum handle of a begin.
 _DEFAULTS = {0x10: {2: 2**32 - 1, 3: 2**16 - 1}, 0x11: {4: 2**32 - 1}}
 
-#: How many fields an error has, and the performatives whose last field is one: detach, end and close.
+#: Number of fields of an error, and the performatives whose last field is one: detach, end and close.
 _ERROR_FIELDS, _WITH_ERROR = 3, (0x16, 0x17, 0x18)
 
-#: The indices of fields of a transfer, and of a disposition.
+#: Field indices of a transfer, and of a disposition.
 MORE = 5
 _FIRST, _LAST, _STATE = 1, 2, 4
 
-#: The outcomes of a delivery, by descriptor, as the client calls them.
+#: The client's names of a delivery's outcomes, by descriptor.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", _REJECTED: "rejected", 0x26: "released", 0x27: "modified"}
 
-#: The most deliveries of one disposition: the client's window for transfers.
+#: Maximum number of deliveries per disposition: the client's window for transfers.
 _MOST_DELIVERIES = 1 << 16
 
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
-#: How a protocol header begins, in place of a frame's size.
+#: First bytes of a protocol header, where a frame has its size.
 _PROTOCOL = b"AMQP"
 
 #: The type codes of arrays, and of values with a descriptor.
@@ -49,19 +49,19 @@ _ARRAYS = (0x00, 0xE0, 0xF0)
 
 
 def check_size(size: int, words: int, largest: int) -> None:
-    """Raise `MalformedError` unless a frame of `size` bytes, with a header of `words` words, is within the bounds."""
+    """Raise `MalformedError` for invalid sizes: of a frame in bytes, and of its header in words."""
     if not 8 <= 4 * words <= size <= largest:
-        raise MalformedError(f"a frame of {size} bytes, its header of {4 * words}; allowed are {largest}")
+        raise MalformedError(f"a frame of {size} bytes with a header of {4 * words}; the maximum is {largest}")
 
 
 def fields_of(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
-    """The fields of the performative whose list starts at `pos`, and where each starts and the last one ends. Raises
+    """The fields of the performative whose list starts at `pos`, and the start of each and the end of the last. Raises
     one of `MALFORMED`."""
     code = frame[pos]
     if code == 0x45:
         return [], [pos + 1]
     if code not in (0xC0, 0xD0):
-        raise ValueError("its fields are no list")
+        raise ValueError("its fields are not a list")
     count, pos = (
         (frame[pos + 2], pos + 3) if code == 0xC0 else (int.from_bytes(frame[pos + 5 : pos + 9], "big"), pos + 9)
     )
@@ -74,14 +74,13 @@ def fields_of(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
 
 
 def decoded(frame: bytes) -> tuple[int, Any]:
-    """A whole frame as the client's handlers take it: the performative's code and its fields. Raises
-    `MalformedError`."""
+    """The performative's code and fields of a whole frame, for the client's handlers. Raises `MalformedError`."""
     start = 4 * frame[4]
     if start == len(frame):
         return 1, b"EMPTY"
     try:
         if frame[start : start + 2] != b"\x00\x53":
-            raise ValueError("it begins with no performative")
+            raise ValueError("it does not begin with a performative")
         code = frame[start + 2]
         fields, positions = fields_of(frame, start + 3)
         _fill(fields, _FIELDS.get(code, 0))
@@ -101,26 +100,25 @@ def decoded(frame: bytes) -> tuple[int, Any]:
         elif code in _WITH_ERROR:
             _fill(fields[-1], _ERROR_FIELDS)
     except MALFORMED as error:
-        raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
+        raise MalformedError(f"an invalid AMQP frame: {error}") from error
     return code, fields
 
 
 def _fill(fields: Any, count: int) -> None:
-    """Append the nulls that were omitted; for a missing list nothing."""
+    """Append omitted nulls, unless the list is missing."""
     if isinstance(fields, list):
         fields += [None] * (count - len(fields))
 
 
 def _check_range(fields: list[Any]) -> None:
-    """The client makes a list of all delivery ids."""
+    """Limit the range: the client creates a list of all its delivery ids."""
     first, last = fields[_FIRST], fields[_LAST]
     if (last or first) - first >= _MOST_DELIVERIES:
-        raise ValueError(f"a disposition of {last - first + 1} deliveries; allowed are {_MOST_DELIVERIES}")
+        raise ValueError(f"a disposition of {last - first + 1} deliveries; the maximum is {_MOST_DELIVERIES}")
 
 
 def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
-    """The client decodes the message with its own decoder, which reads flat lists and maps as `decode` does: those are
-    all that an answer to a token has."""
+    """Allow only flat lists and maps, as in answers to a token: the client's decoder reads them as `decode` does."""
     if more:
         raise ValueError("an answer in several frames")
     while pos < len(frame):
@@ -133,7 +131,7 @@ def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
 
 
 class FrameReader:
-    """Reads frames from the client's `transport`, in place of the transport, which does the sending by `write`."""
+    """Reads frames instead of the client's `transport`, which sends by `write`."""
 
     def __init__(self, transport: Any, largest: int) -> None:
         self._transport, self._largest, self._write = transport, largest, transport.write
@@ -142,23 +140,23 @@ class FrameReader:
         #: Whether a write has failed.
         self.broken = False
         self._source: Source | None = None
-        self._data = bytearray()  # read, and not returned yet
+        self._data = bytearray()  # not returned yet
 
     def taken_over(self) -> tuple[Source, bytes] | None:
-        """The source, for another reader, and the bytes after the last frame; None if no frame was read."""
+        """The source and the bytes after the last frame, for another reader; None if no frame was read."""
         return None if self._source is None else (self._source, bytes(self._data))
 
     def write(self, data: bytes) -> None:
-        """As the transport's, but that the connection is broken shows when it is read: after answers, and perhaps the
-        reason, that the peer had sent before."""
+        """As the transport's, but defers the error of a broken connection to the next read, after answers and perhaps
+        the reason that the peer had sent."""
         try:
             self._write(data)
         except (ConnectionError, ssl.SSLEOFError):
             self.broken = True
 
     def receive_frame(self, verify_frame_type: int | None = 0) -> tuple[int | None, tuple[int, Any] | None]:
-        """As the transport's: channel and performative of the next frame, or a protocol header, and None twice if none
-        comes within the socket's timeout. Raises `OSError` or `MalformedError`."""
+        """As the transport's: channel and performative of the next frame, or a protocol header; None twice if none
+        arrives within the socket's timeout. Raises `OSError` or `MalformedError`."""
         with self._transport.socket_lock:
             frame = self._next()
         if frame is None:
@@ -167,12 +165,11 @@ class FrameReader:
             return 0, (0, frame)
         _, _, kind, channel = HEADER.unpack_from(frame)
         if verify_frame_type is not None and kind != verify_frame_type:
-            raise MalformedError(f"a frame of type {kind} in place of {verify_frame_type}")
+            raise MalformedError(f"a frame of type {kind} instead of {verify_frame_type}")
         return channel, decoded(frame)
 
     def has_frame(self) -> bool:
-        """Whether `receive_frame` would not have to wait: for a frame, which may have come with the one before, or to
-        raise an error."""
+        """Whether `receive_frame` would return or raise without waiting."""
         with self._transport.socket_lock:
             try:
                 return self._read(0.0) is not None
@@ -191,8 +188,7 @@ class FrameReader:
         return frame
 
     def _read(self, wait: float | None) -> int | None:
-        """The size of the frame with which the data begins, once it is whole; None if that takes longer than `wait`
-        seconds."""
+        """Read the next frame into the data; returns its size, or None if it is incomplete after `wait` seconds."""
         if self._source is None:
             self._source = source_of(self._transport)
         deadline = None if wait is None else time.monotonic() + wait
@@ -218,7 +214,7 @@ class FrameReader:
 
 
 def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
-    """Handle an End as the client's `end` does, which drops its error: a session here is alone on its connection."""
+    """Handle an End like the client's `end`, which drops the error, and end the connection, which has one session."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError
 
     end(channel, fields)
@@ -228,8 +224,8 @@ def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
 
 
 class _Bounded:
-    """Part of a client whose connections read by a `FrameReader`, and that keeps the reasons for which its session was
-    ended and its token refused."""
+    """Mixin for a client: connections read with a `FrameReader`, and errors keep why a session ended or a token was
+    refused."""
 
     @property
     def _connection(self) -> Any:
@@ -253,12 +249,12 @@ class _Bounded:
         self.__dict__["_cbs_authenticator"] = token
         if token is not None:
             completed = token._on_execute_operation_complete
-            # with an error condition the client drops status and description, which say what is wrong
+            # with an error condition the client drops status and description, which contain the reason
             token._on_execute_operation_complete = lambda *answer, error_condition=None: completed(*answer[:4])
 
 
-def _bounded(make: Any, *arguments: Any, **settings: Any) -> Any:
-    client = make(*arguments, **settings)
+def _bounded(create: Any, *arguments: Any, **settings: Any) -> Any:
+    client = create(*arguments, **settings)
     kind = type(client)
     client.__class__ = type(kind.__name__, (_Bounded, kind), {})
     return client
@@ -266,15 +262,15 @@ def _bounded(make: Any, *arguments: Any, **settings: Any) -> Any:
 
 @functools.cache
 def bounded_transport() -> Any:
-    """The `amqp_transport` of the client, with which its connections read bounded frames."""
+    """The `amqp_transport` for clients whose connections read bounded frames."""
     from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
     # the client would grant itself credit for 10,000 messages
-    makers: dict[str, Any] = {"receive": {}, "send": {"link_credit": 0}, "mgmt": {}}
-    made = {
-        (name := f"create_{each}_client"): staticmethod(
+    clients: dict[str, Any] = {"receive": {}, "send": {"link_credit": 0}, "mgmt": {}}
+    functions = {
+        (name := f"create_{client}_client"): staticmethod(
             functools.partial(_bounded, getattr(PyamqpTransport, name), **settings)
         )
-        for each, settings in makers.items()
+        for client, settings in clients.items()
     }
-    return type("BoundedTransport", (PyamqpTransport,), made)
+    return type("BoundedTransport", (PyamqpTransport,), functions)

@@ -1,6 +1,6 @@
-"""Reads a link's transfers from the client's socket, in place of the client, which has opened connection and link.
+"""Reads a link's transfers from the socket instead of the client, which opened connection and link.
 
-Other frames go to the client's own handlers, and the client does the sending.
+The client handles other frames, and sends.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from spark_ehbalance.eventhub.wire.values import MalformedError
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
 
-#: Bytes requested by one read, at least as many as the largest frame has.
+#: Bytes requested by one read: at least the maximum frame size.
 _READ_BYTES = 1 << 20
 
-#: Size in bytes of a link's buffer while little comes: a worker keeps hundreds of receivers.
+#: Size of an idle link's buffer in bytes: a worker keeps hundreds of receivers.
 _IDLE_BYTES = 1 << 16
 
-#: Large buffers that no link is using, for the next link that needs one; and how many are kept.
+#: Unused large buffers for the next link that needs one, and their maximum number.
 _SPARE: list[bytearray] = []
 _MOST_SPARE = 4
 
-#: Seconds to wait for more once there are events: longer than two reads of a stream are apart.
+#: Seconds to wait for further events: longer than the time between two reads of a stream.
 _PAUSE = 0.02
 
-#: Seconds between two runs of the client's periodic work: heartbeats, a new token.
+#: Seconds between two runs of the client's periodic work: heartbeats, token renewal.
 _HOUSEKEEPING = 0.25
 
 _ID_MASK = 0xFFFFFFFF
 
-#: How a flow frame's body begins.
+#: First bytes of a flow frame's body.
 _FLOW = b"\x00\x53\x13"
 
 
 class LinkReader:
-    """Reads the transfers to `link` of the client's `handler`, which `client.check_usable` has passed.
+    """Reads the transfers to `link` of the client's `handler`, after `client.check_usable`.
 
-    `prefetch` is the most credit that is granted beyond the messages of the present call. Raises what the client itself
-    raises in the same situation, OSError or `MalformedError`; after that the connection is of no more use.
+    `prefetch` is the maximum credit beyond the messages of the current call. Raises the client's errors, OSError or
+    `MalformedError`, after which the connection is unusable.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
@@ -54,20 +54,20 @@ class LinkReader:
         self._transport = self._connection._transport
         self._source, half_read = self._transport.frames.taken_over()
         self._prefetch = prefetch
-        self._most = 0  # messages that the present call may return
-        self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
+        self._most = 0  # maximum number of messages of the current call
+        self._wanted = 0  # messages of this call and later ones: limits the credit
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
         self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
         self._have = len(half_read)  # bytes in the buffer
         self._searched = 0  # where the first incomplete frame begins
-        self._returned = 0  # messages that `receive` has returned
-        self._failure: Exception | None = None  # to be raised once all messages before it were returned
+        self._returned = 0  # number of messages that `receive` returned
+        self._failure: Exception | None = None  # raised after all previous messages were returned
         self._housekeeping = 0.0
-        self._answered = False  # a flow frame has come
+        self._answered = False  # a flow frame arrived
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
-        """`Receiver.receive`, with messages, which are valid until `release`."""
+        """As `Receiver.receive`, but returns messages, which are valid until `release`."""
         transfers = self._transfers
         if self._returned == len(transfers):
             self._most, self._wanted = most, sys.maxsize if wanted is None else wanted
@@ -83,30 +83,30 @@ class LinkReader:
         return transfers.messages(self._data, first, self._returned)
 
     def confirm(self, wait: float) -> None:
-        """Have the peer answer a flow frame, for at most `wait` seconds: by then it would have refused the link, which
-        raises as `receive` does. No credit is granted."""
+        """Request a flow frame, and wait for it for at most `wait` seconds: the peer would have refused the link by
+        then, which raises as `receive` does. Grants no credit."""
         self._wanted, self._answered = 0, False
         self._link.flow(link_credit=0, echo=True)
         self.read_until(lambda: self._answered, wait)
 
     def read_until(self, done: Callable[[], bool], wait: float) -> None:
-        """Handle the frames that come until they have made `done` true, for at most `wait` seconds.
+        """Handle incoming frames until `done` returns True, for at most `wait` seconds.
 
-        Raises `MalformedError` if they are messages of more than `MOST_BYTES`.
+        Raises `MalformedError` for more than `MOST_BYTES` of messages.
         """
         deadline = time.monotonic() + wait
-        self._find()  # frames may have come with the last one that the client has read
+        self._find()  # frames may have arrived with the last one that the client read
         while not done() and (left := deadline - time.monotonic()) > 0:
             if self._returned == len(self._transfers):
                 self._clear()
                 self._compact()
             elif self._have >= MOST_BYTES:
-                raise MalformedError(f"messages that nobody has asked for, of more than {MOST_BYTES} bytes")
+                raise MalformedError(f"unrequested messages of more than {MOST_BYTES} bytes")
             self._read(left)
             self._find()
 
     def release(self) -> None:
-        """To be called when the received messages are no longer used; then a large buffer can be used by others."""
+        """Invalidate the received messages, so that others can use a large buffer."""
         rest = self._have - self._searched
         if self._returned == len(self._transfers) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
             large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
@@ -116,9 +116,9 @@ class LinkReader:
                 _SPARE.append(large)
 
     def is_usable(self) -> bool:
-        """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
+        """Whether `receive` can be called later: the token does not expire soon, and the small buffer has room.
 
-        Handles the frames that have come, and raises as `receive` does.
+        Handles the frames that have arrived, and raises as `receive` does.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
@@ -134,12 +134,12 @@ class LinkReader:
         return room
 
     def close(self) -> None:
-        """Close the socket: the client leaves it open if the connection was broken before."""
+        """Close the socket: the client leaves it open after a broken connection."""
         with contextlib.suppress(Exception):
             self._transport.close()
 
     def _fill(self, most: int, deadline: float) -> None:
-        """Find `most` new messages, or a few more that came with them; fewer if there is a pause."""
+        """Find `most` new messages, or a few more that arrived with them; fewer after a pause."""
         transfers = self._transfers
         self._clear()
         while True:
@@ -165,7 +165,7 @@ class LinkReader:
         self._count()
         session, link = self._session, self._link
         window, credit = session.target_incoming_window, link.current_link_credit
-        # For the whole batch at once: with less, a stream waits for one round trip after the other.
+        # Credit for the whole batch: with less, a stream waits for a round trip after each part.
         found = len(self._transfers)
         full = max(self._most - found, 0) + self._prefetch
         credit_wanted = max(credit, min(full, self._wanted - found))
@@ -175,7 +175,7 @@ class LinkReader:
             self._check()
 
     def _count(self) -> None:
-        frames, deliveries = self._transfers.counted()
+        frames, deliveries = self._transfers.take_counts()
         session, link = self._session, self._link
         session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
         session.incoming_window -= frames
@@ -184,7 +184,7 @@ class LinkReader:
         link.current_link_credit -= deliveries
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
-        self._count()  # first, because a flow frame sets the same counters
+        self._count()  # first, because a flow frame updates the same counters
         body = 4 * frame[4]
         self._answered = self._answered or frame[body : body + 3] == _FLOW
         self._connection._process_incoming_frame(channel, decoded(frame))
@@ -205,7 +205,7 @@ class LinkReader:
         self._have, self._searched = len(rest), 0
 
     def _read(self, pause: float) -> bool:
-        """Read what has come, or comes within `pause` seconds; returns whether there was anything."""
+        """Read available data, or data that arrives within `pause` seconds; returns whether there was any."""
         if len(self._data) - SLACK - self._have < _IDLE_BYTES // 2:
             try:
                 large = _SPARE.pop()  # of several threads only one gets the last buffer

@@ -1,6 +1,6 @@
-"""Requests to a hub's `$management`, all in one write, and their responses, in few reads.
+"""Sends requests to a hub's `$management` in one write, and reads their responses in few reads.
 
-The client has opened connection and links. It encodes each request once; later ones differ only in the id.
+The client opens connection and links, and encodes each request once; repeated ones differ only in the id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
 
-#: The type of the entity that a request reads, and the request's properties.
+#: The entity type of a request, and its properties.
 ManagementRequest = tuple[str, tuple[tuple[str, str], ...]]
 
 #: Credit that the client grants on a management link when the link is attached.
@@ -25,7 +25,7 @@ _GRANTED = 10_000
 #: Credit for responses.
 _CREDIT = 1_000
 
-#: Stands for the request's id, eight hexadecimal digits, in what the client encodes.
+#: Placeholder for the request's id, eight hexadecimal digits, in the message that the client encodes.
 _PLACEHOLDER = "ffffffff"
 _IDS = 0xFFFFFFFF
 
@@ -36,18 +36,18 @@ _TRANSFER = struct.Struct(">I2BH 3s3B BI BI 2BI 3B")
 #: The index of the correlation id in the properties section.
 _CORRELATION_ID = 5
 
-#: Seconds for which responses gather before they are read: each comes in a packet of its own, and a read for each would
-#: cost more than everything else.
+#: Seconds to collect responses before reading them: each arrives in its own packet, and a read for each would dominate
+#: the cost.
 _GATHER = 0.002
 
 _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Sends requests over the open management link `operation` of the client's `handler`. To be made within
+    """Sends requests over the open management link `operation` of the client's `handler`. Create it within
     `private_calls`; raises `ClientVersionError`.
 
-    `refusal` makes the error of a refused request from a status and its description. Raises what `LinkReader` raises.
+    `refusal` returns the error for a status and its description. Raises the errors of `LinkReader`.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -63,9 +63,9 @@ class Management:
         self._ids = count()
 
     def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
-        """The response to each request, sent with the security `token`; of a refused one the `refusal`.
+        """The responses to requests with the security `token`; the `refusal` of a refused one.
 
-        Raises TimeoutError if not all have come within `timeout` seconds.
+        Raises TimeoutError if one is missing after `timeout` seconds.
         """
         if token != self._token:
             self._token = token
@@ -89,11 +89,11 @@ class Management:
             elif unsent:
                 self._responses.read_until(lambda: self._allowed() > 0, deadline - time.monotonic())
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(unsent) + len(waiting)} responses have not come within {timeout:g} s")
+                raise TimeoutError(f"{len(unsent) + len(waiting)} responses are missing after {timeout:g} s")
         return [responses[index] for index in range(len(requests))]
 
     def _allowed(self) -> int:
-        """How many requests the peer takes now."""
+        """Number of requests that the peer accepts now."""
         return int(min(self._sender.current_link_credit, self._session.remote_incoming_window))
 
     def _frame(self, request: ManagementRequest, request_id: bytes) -> bytes:
@@ -124,7 +124,7 @@ class Management:
 
 
 class _Responses(LinkReader):
-    """Reads responses. Dispositions are ignored: a response says that its request was received."""
+    """Reads responses. Ignores dispositions: a response implies that its request was received."""
 
     def __init__(self, handler: Any, link: Any, request_link: Any) -> None:
         super().__init__(handler, link, _CREDIT)
@@ -140,7 +140,7 @@ class _Responses(LinkReader):
 
 
 def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
-    """A request's message, before its id and after it."""
+    """The parts of a request's message before and after its id."""
     from azure.eventhub._pyamqp._encode import encode_payload
     from azure.eventhub._pyamqp.message import Message, Properties
 
@@ -158,7 +158,7 @@ def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
 
 
 def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> tuple[bytes, Any]:
-    """The id of the request that `message` responds to, and its value, or a `refusal`. Raises `MalformedError`."""
+    """The request's id, and the response's value or a `refusal`. Raises `MalformedError`."""
     sections: dict[int, Any] = {}
     pos = 0
     try:
@@ -168,9 +168,9 @@ def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> t
         request_id, application = sections[PROPERTIES][_CORRELATION_ID], sections[APPLICATION]
         status, description = int(application[b"status-code"]), application.get(b"status-description")
         if not isinstance(request_id, bytes):
-            raise ValueError("it has no correlation id")
+            raise ValueError("no correlation id")
     except (*MALFORMED, KeyError, AttributeError) as error:
-        raise MalformedError(f"a response that is no sound AMQP: {error!r}") from error
+        raise MalformedError(f"an invalid AMQP response: {error!r}") from error
     if status >= 400:
         parts = (description, application.get(b"error-condition"))
         text = " ".join(part.decode(errors="replace") for part in parts if isinstance(part, bytes))

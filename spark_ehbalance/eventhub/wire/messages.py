@@ -1,4 +1,4 @@
-"""One AMQP message or section in any encoding: the slow path, 3 to 8 µs an event."""
+"""Parses one AMQP message or section in any encoding: the slow path, 3 to 8 µs per event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_ehbalance.eventhub.wire.values import MALFORMED, TEXTS, ArrayBudget, 
 DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x71, 0x76)
 _SEQUENCE, VALUE = 0x76, 0x77
 
-#: Sections by their symbolic descriptor, which AMQP allows in place of the code.
+#: Sections by symbolic descriptor, which AMQP allows instead of the code.
 _BY_NAME = {
     b"amqp:message-annotations:map": ANNOTATIONS,
     b"amqp:properties:list": PROPERTIES,
@@ -30,10 +30,10 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Array elements without bytes of their own that a message may have beyond its number of bytes: one small array.
+#: Number of zero-byte array elements that a message may have beyond its number of bytes: one small array.
 _SMALL_ARRAY = 255
 
-#: Names of the fields of the properties section, in their order on the wire.
+#: Names of the fields of the properties section, in wire order.
 _FIELDS = (
     b"message-id",
     b"user-id",
@@ -52,7 +52,7 @@ _FIELDS = (
 
 
 def parse(message: bytes) -> Event:
-    """The event that `message` is. Raises `UnreadableError`."""
+    """Parse a message. Raises `UnreadableError`."""
     system: dict[Any, Any] = {}
     standard: dict[Any, Any] = {}
     application: dict[Any, Any] = {}
@@ -68,7 +68,7 @@ def parse(message: bytes) -> Event:
                 section, pos = _descriptor(message, pos)
             code = message[pos]
             if section == DATA and code & 0xEF == 0xA0:
-                raw, pos = TEXTS[code](message, pos + 1)  # not `decode`: a body is not copied to mark it as binary
+                raw, pos = TEXTS[code](message, pos + 1)  # not `decode`, which would copy the body to mark it as binary
                 data.append(raw)
                 continue
             value, pos = decode(message, pos, budget)
@@ -88,8 +88,8 @@ def parse(message: bytes) -> Event:
         body = data_body(data) if data else sequence_body(sequences) if sequences else value_body(single)
         return body, {**standard, **system} if standard else system, application
     except MALFORMED as error:
-        cut = isinstance(error, (IndexError, struct.error))
-        reason = "it is no sound AMQP message: " + ("it is cut off" if cut else str(error))
+        is_truncated = isinstance(error, (IndexError, struct.error))
+        reason = "it is not valid AMQP: " + ("it is truncated" if is_truncated else str(error))
         raise UnreadableError(reason, system or _annotations(message)) from error
 
 
@@ -98,7 +98,7 @@ def _budget(message: bytes) -> ArrayBudget:
 
 
 def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
-    """Which section begins at `pos`, and where its value begins."""
+    """The section at `pos`, and the position of its value."""
     if message[pos]:
         raise ValueError("a section has no descriptor")
     if message[pos + 1] == 0x53:
@@ -108,8 +108,8 @@ def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
 
 
 def _annotations(message: bytes) -> dict[Any, Any]:
-    """The service's annotations in a message that cannot be decoded as a whole: AMQP gives the size of every value,
-    even of an unknown type. Empty if the sizes contradict each other."""
+    """The service's annotations in a message that is not decodable as a whole: AMQP encodes the size of every value,
+    even of an unknown type. Empty for contradictory sizes."""
     try:
         pos = 0
         while pos < len(message):
@@ -138,9 +138,9 @@ def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
 
 
 def properties(fields: Any) -> dict[Any, Any]:
-    """The message properties that are not null, by the client's names."""
+    """The message properties that are not null, by name."""
     if not isinstance(fields, list) or len(fields) > len(_FIELDS):
-        raise ValueError("the properties section is no list of its fields")
+        raise ValueError("the properties section is not a list of its fields")
     return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value is not None}
 
 
@@ -149,7 +149,7 @@ def pairs(value: Any) -> dict[Any, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError("a section of pairs is no map")
+        raise ValueError("a section of pairs is not a map")
     return value
 
 
@@ -163,12 +163,12 @@ def read_application(section: bytes) -> dict[Any, Any]:
     return _read(section, pairs) if section else {}
 
 
-def _read(section: bytes, meaning: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
-    """Raises `MalformedError` also if the section does not end where its size says."""
+def _read(section: bytes, convert: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
+    """Raises `MalformedError`, also if the section's size and end differ."""
     try:
         value, end = decode(section, 0)
         if end != len(section):
             raise ValueError("a section's size contradicts its elements")
-        return meaning(value)
+        return convert(value)
     except MALFORMED as error:
         raise MalformedError(str(error)) from error

@@ -1,8 +1,7 @@
-"""Where the fields of many messages lie: numpy parses all of them in step.
+"""Locates the fields of many messages: numpy parses them in lockstep.
 
-A `Template` fits messages of one shape. `find_sections` and `find_pairs` read messages of which no two need to be
-alike: the first pairs of all maps at once, then the second ones, and so on.
-"""
+A `Template` matches messages of one shape. `find_sections` and `find_pairs` read unlike messages: the first pairs of
+all maps at once, then the second ones, and so on."""
 
 from __future__ import annotations
 
@@ -35,75 +34,75 @@ def _codes(*codes: int) -> Booleans:
     return np.isin(np.arange(256), codes)
 
 
-#: Masks by type code. Text is a text, symbol or binary; an integer fits 64 bits with a sign.
+#: Masks by type code. Text: string, symbol or binary; integer: fits signed 64 bits.
 TEXT = _codes(0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
 BINARY = _codes(0xA0, 0xB0)
 _SIGNED = _codes(0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
 INTEGER = _SIGNED | _codes(0x50, 0x52, 0x53, 0x60, 0x70)
 
-#: What is neither compound nor described.
+#: Types that are neither compound nor described.
 _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73, 0x74, 0x80, 0x82, 0x84, 0x94, 0x98)
 
-#: By the first half of the type code: how many bytes the value has, or how many bytes hold its size.
+#: By the high half of the type code: size of the value, or of its size field, in bytes.
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Bytes of the largest template up to the end of the annotations (the service's have about 120), and behind the body.
+#: Maximum bytes of a template up to the end of the annotations (the service's have about 120), and after the body.
 _MOST_BYTES = 1024
 
-#: Pairs of the largest map: time and memory for all maps are those of the largest one. One in `_OUTLIERS` maps that has
-#: more than all others is left to the slow path.
+#: Maximum number of pairs per map: all maps take the time and memory of the largest one. Larger ones, at most one in
+#: `_OUTLIERS`, are left to the slow path.
 _MOST_PAIRS = 64
 _OUTLIERS = 64
 
 _ANNOTATIONS, _DELIVERY = bytes((0x00, 0x53, ANNOTATIONS)), bytes((0x00, 0x53, DELIVERY))
 
-#: How the header and the delivery annotations begin. They may come before the annotations, and are in no column.
+#: First bytes of header and delivery annotations, which may precede the annotations, and have no column.
 _BEFORE = (b"\x00\x53\x70", _DELIVERY)
 
 
 class Spans(NamedTuple):
-    """Where in the buffer a part of each message lies."""
+    """The location in the buffer of a part of each message."""
 
     starts: Integers
     lengths: Integers
 
-    def of(self, which: Integers | Booleans | slice) -> Spans:
-        """The spans of some of the messages."""
+    def select(self, which: Integers | Booleans | slice) -> Spans:
+        """The spans of the selected messages."""
         return Spans(self.starts[which], self.lengths[which])
 
 
 class Scan:
-    """A cursor into each of many messages. `good` is the mask of those that have been as expected so far."""
+    """A cursor into each of many messages. `good` masks messages without a mismatch so far."""
 
     def __init__(self, data: bytearray, starts: Integers) -> None:
-        """`data` has `transfers.SLACK` more bytes than the end of the last message: a section or value is read before
-        its presence is checked."""
+        """`data` has `transfers.SLACK` more bytes than the last message: sections and values are read before their
+        presence is checked."""
         self.pos = starts
         self.good = np.ones(len(starts), np.bool_)
         self._data = data
-        self._head: _Bytes | None = None  # how the next section begins, once it was looked at
+        self._head: _Bytes | None = None  # first bytes of the next section, after they were read
 
-    def look(self, size: int) -> _Bytes:
-        """The next `size` bytes of each message; other bytes where the buffer ends before."""
+    def peek(self, size: int) -> _Bytes:
+        """The next `size` bytes of each message; arbitrary bytes beyond the end of the buffer."""
         last = len(self._data) - size
         if last < 0:  # all messages are shorter
             self.good[:] = False
             return np.zeros((len(self.pos), size), np.uint8)
-        # an item of `size` bytes for every byte of the buffer, of which the ones at the positions are copied
+        # overlapping items of `size` bytes, of which those at the positions are copied
         items = np.ndarray((last + 1,), f"V{size}", self._data, strides=(1,))
         rows: _Bytes = items[np.minimum(self.pos, last)].view(np.uint8).reshape(len(self.pos), size)
         return rows
 
     def skip(self, lengths: Integers) -> Spans:
-        """Skip `lengths` bytes of each message; returns where they are."""
+        """Skip `lengths` bytes of each message; returns their spans."""
         spans = Spans(self.pos, lengths)
         self.pos = self.pos + lengths
         return spans
 
     def value(self) -> tuple[_Bytes, Spans]:
-        """The type code and the bytes of the next value, which must be neither compound nor described."""
-        rows = self.look(5)
+        """The type code and the span of the next value, which must be neither compound nor described."""
+        rows = self.peek(5)
         codes = rows[:, 0]
         self.good &= _SIMPLE[codes]
         kinds = codes >> 4
@@ -112,7 +111,7 @@ class Scan:
         return codes, self.skip(np.where(widths, _sizes(rows, 1, widths == 4), _SIZES[kinds]))
 
     def section(self, code: int) -> Spans:
-        """The value of the section `code`; of length 0 where another section is the next one."""
+        """The value of the section `code`; of length 0 where another section comes next."""
         rows, present = self._begins(code)
         if not present.any():
             return Spans(self.pos, np.zeros_like(self.pos))
@@ -125,8 +124,7 @@ class Scan:
         return self.skip(np.where(present, size, 0))
 
     def body(self) -> Spans:
-        """The bytes of the body, which must be the next section: one data section, or a value that is binary or
-        text."""
+        """The span of the body, which must come next: one data section, or a value of binary or text."""
         (rows, data), (_, value) = self._begins(DATA), self._begins(VALUE)
         form = rows[:, 3]
         wide = form & 0xF0 == 0xB0
@@ -136,9 +134,9 @@ class Scan:
         return self.skip(_sizes(rows, 4, wide))
 
     def _begins(self, code: int) -> tuple[_Bytes, Booleans]:
-        """The first 8 bytes of each next section, and where it is the section `code`."""
+        """The first 8 bytes of each next section, and whether it is the section `code`."""
         if self._head is None:
-            self._head = self.look(8)
+            self._head = self.peek(8)
         rows = self._head
         return rows, (rows[:, 0] == 0) & (rows[:, 1] == 0x53) & (rows[:, 2] == code)
 
@@ -149,34 +147,34 @@ def _words(raw: bytes | bytearray) -> _Words:
 
 
 def big_endian(rows: _Bytes, at: int, width: int, kind: str = "u") -> Integers:
-    """The integers in the columns `at` to `at` + `width` of bytes, with a sign if the `kind` is "i"."""
+    """The integers in the byte columns `at` to `at` + `width`; signed if `kind` is "i"."""
     return np.ascontiguousarray(rows[:, at : at + width]).view(f">{kind}{width}").ravel().astype(np.int64)
 
 
 def _sizes(rows: _Bytes, at: int, wide: Booleans) -> Integers:
-    """The sizes in the column `at`, or where `wide` in the four columns from there on."""
+    """The sizes in column `at`, or where `wide` in four columns."""
     sizes = rows[:, at].astype(np.int64)
     return np.where(wide, big_endian(rows, at, 4), sizes) if wide.any() else sizes
 
 
 def integers(data: bytearray, codes: Integers, spans: Spans) -> Integers:
-    """The integers in `spans`, which are as of `Scan.value`; all type `codes` are `INTEGER`."""
-    left_aligned = big_endian(Scan(data, spans.starts).look(8), 0, 8, "i")
+    """The integers in `spans`, from `Scan.value`; all type `codes` are `INTEGER`."""
+    left_aligned = big_endian(Scan(data, spans.starts).peek(8), 0, 8, "i")
     shift = 64 - 8 * spans.lengths
     unsigned = (left_aligned.view(np.uint64) >> shift.view(np.uint64)).view(np.int64)
     return np.where(_SIGNED[codes], left_aligned >> shift, unsigned)
 
 
 class Sections(NamedTuple):
-    """Where the sections after the annotations lie. One that a message lacks has the length 0."""
+    """Locations of the sections after the annotations; of length 0 for a missing one."""
 
     properties: Spans
     application: Spans
     bodies: Spans
 
-    def of(self, which: Booleans) -> Sections:
-        """Those of some of the messages."""
-        return Sections(*(spans.of(which) for spans in self))
+    def select(self, which: Booleans) -> Sections:
+        """The sections of the selected messages."""
+        return Sections(*(spans.select(which) for spans in self))
 
 
 def _sections(scan: Scan) -> Sections:
@@ -187,7 +185,7 @@ def _sections(scan: Scan) -> Sections:
 
 
 class _Segment(NamedTuple):
-    """`size` bytes that equal `expected` under `mask`; integers at `fields`, each with its width; then the value of
+    """`size` bytes that equal `expected` under `mask`; integers at `fields`, with their widths; then the value of
     `text`, whose length is in the last `width` bytes.
 
     Bytes are compared in words of eight, so `expected` and `mask` may have up to seven more, all 0.
@@ -201,23 +199,22 @@ class _Segment(NamedTuple):
     width: int
 
     def match(self, scan: Scan) -> _Bytes:
-        """Skip these bytes of each message; returns them."""
-        rows = scan.look(8 * len(self.mask))
+        """Skip and return these bytes of each message."""
+        rows = scan.peek(8 * len(self.mask))
         scan.pos = scan.pos + self.size
         scan.good &= ~((rows.view(np.uint64) ^ self.expected) & self.mask).any(axis=1)
         return rows
 
 
 class Template:
-    """A shape of messages, learned from one. They share `publisher` and `other_annotations`, those without a column.
+    """A shape of messages, learned from one. They share `publisher` and `other_annotations`, which have no column.
 
-    What comes up to the end of the annotations is divided into segments of fixed length, each but the last followed by
-    a text of any length. All bytes but sizes and the values of the service's annotations must be the same, and those of
-    the delivery annotations behind the body, where azure-eventhub puts them and the service leaves them.
-    """
+    The bytes up to the end of the annotations form segments of fixed length, each but the last followed by a text of
+    any length. All bytes but sizes and values of the service's annotations must be equal, as must the delivery
+    annotations after the body, where azure-eventhub puts them and the service keeps them."""
 
     def __init__(self, message: bytes) -> None:
-        """Raises one of `MALFORMED`, or KeyError, if there can be no template for a message like this."""
+        """Raises one of `MALFORMED`, or KeyError, for an unsupported shape."""
         pos, head = 0, message[:_MOST_BYTES]
         while head.startswith(_BEFORE, pos):
             pos = decode(head, pos)[1]
@@ -254,7 +251,7 @@ class Template:
         cut(len(raw), b"", 0)
         if SEQUENCE_NUMBER not in annotations or pos != len(raw) or end > len(raw):
             raise ValueError("no sequence number, a key twice, or too long a map")
-        self.fits_all = False  # all messages that it was last tried on
+        self.fits_all = False  # matched all messages of the last call
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
         leave_out_no_epoch(self.other_annotations)
@@ -264,11 +261,11 @@ class Template:
         tail = message[end:]
         delivery = len(tail) <= _MOST_BYTES and tail.startswith(_DELIVERY) and decode(tail, 3)[1] == len(tail)
         if tail and not delivery:
-            raise ValueError("more than delivery annotations behind the body, or too long ones")
+            raise ValueError("other sections than delivery annotations after the body, or too long ones")
         self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 
     def match(self, messages: RawMessages) -> tuple[Booleans, dict[bytes, Any], Sections]:
-        """Which of the messages it fits; and of those the annotations, integers and the spans of texts, by key; and the
+        """Mask of the matching messages; their annotations by key, as integers and spans of texts; and their
         sections."""
         scan, found = Scan(messages.data, messages.starts), dict[bytes, Any]()
         end: Integers | None = None
@@ -291,12 +288,12 @@ class Template:
         self.fits_all = bool(good.all())
         if self.fits_all:
             return good, found, sections
-        some = {key: each.of(good) if isinstance(each, Spans) else each[good] for key, each in found.items()}
-        return good, some, sections.of(good)
+        matching = {key: item.select(good) if isinstance(item, Spans) else item[good] for key, item in found.items()}
+        return good, matching, sections.select(good)
 
 
 def learn(message: bytes) -> Template | None:
-    """A template for messages like this one, or None if there can be none."""
+    """A template for messages like this one; None for an unsupported shape."""
     try:
         return Template(message)
     except (*MALFORMED, KeyError):
@@ -307,8 +304,8 @@ def learn(message: bytes) -> Template | None:
 
 
 def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
-    """Which messages have annotations, and then at most properties, application properties and one body, in this
-    order; and where the annotations and these sections lie. Delivery annotations may come first and last."""
+    """Mask of the messages with annotations, then at most properties, application properties and one body, in this
+    order; and the spans of the annotations and these sections. Delivery annotations may come first and last."""
     scan = Scan(messages.data, messages.starts)
     before, annotations = scan.section(DELIVERY), scan.section(ANNOTATIONS)
     sections = _sections(scan)
@@ -320,28 +317,28 @@ def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
 
 
 class Pairs(NamedTuple):
-    """The pairs of many maps, one map after the other."""
+    """The pairs of many maps, map by map."""
 
     maps: Integers  # the index of each pair's map
     keys: Spans
     codes: Integers  # the type code of the value
     values: Spans  # its bytes, without type code and size
 
-    def of(self, which: Booleans, maps: Booleans) -> Pairs:
-        """Those that are in some of the maps, whose indices begin at 0 again."""
+    def select(self, which: Booleans, maps: Booleans) -> Pairs:
+        """The selected pairs in the selected maps, which are numbered from 0 again."""
         chosen = which & maps[self.maps]
         indices = (np.cumsum(maps) - 1)[self.maps[chosen]]
-        return Pairs(indices, self.keys.of(chosen), self.codes[chosen], self.values.of(chosen))
+        return Pairs(indices, self.keys.select(chosen), self.codes[chosen], self.values.select(chosen))
 
 
 def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
-    """Which maps have only texts as keys, only values that are neither compound nor described, and not many more pairs
-    than others; and their pairs.
+    """Mask of the maps with only texts as keys, only values that are neither compound nor described, and not many more
+    pairs than others; and their pairs.
 
-    A span of length 0 is an empty map. `data` is as for `Scan`.
+    A span of length 0 is an empty map. `data` as for `Scan`.
     """
     scan = Scan(data, maps.starts)
-    rows, present = scan.look(9), maps.lengths > 0
+    rows, present = scan.peek(9), maps.lengths > 0
     wide = rows[:, 0] == 0xD1
     items = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0)
     counts = items // 2
@@ -364,13 +361,13 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
     return good, Pairs(np.nonzero(found)[0], Spans(key_starts, key_lengths), codes, Spans(starts, lengths))
 
 
-def named(
+def find_named(
     data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
 ) -> tuple[Booleans, dict[bytes, Integers]]:
-    """In which of the `maps` each name is at most once, with a value of one of its type `codes`; and for each name the
-    index of its pair in each map, or -1."""
+    """Mask of the `maps` in which each name occurs at most once, with a value of its type `codes`; and for each name
+    the index of its pair in each map, or -1."""
     size = -(-max(map(len, codes)) // 8) * 8
-    keys, good, found = Scan(data, pairs.keys.starts).look(size).view(np.uint64), np.ones(maps, np.bool_), {}
+    keys, good, found = Scan(data, pairs.keys.starts).peek(size).view(np.uint64), np.ones(maps, np.bool_), {}
     for name, allowed in codes.items():
         expected, mask = _words(name.ljust(size, b"\0")), _words((b"\xff" * len(name)).ljust(size, b"\0"))
         at = np.flatnonzero(pairs.keys.lengths == len(name))

@@ -1,7 +1,7 @@
-"""An open link of the client by which many messages are on their way at once.
+"""A sending link with many messages in flight.
 
-The client encodes each frame twice and goes through all that is on its way at each answer, which is most of the cost of
-a small message; and it sends more than the peer has granted credit for.
+The client encodes each frame twice and scans all pending messages at each acknowledgement, which is most of the cost of
+a small message; and it exceeds the peer's credit.
 """
 
 from __future__ import annotations
@@ -12,62 +12,62 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
-from spark_ehbalance.eventhub.wire.encoder import Batch, transfer
+from spark_ehbalance.eventhub.wire.encoder import Batch, transfer_frames
 
 _ID_MASK = 0xFFFFFFFF
 
-#: Bytes of one write: answers are read after each.
+#: Bytes per write: acknowledgements are read after each.
 _WRITE_BYTES = 1 << 16
 
 
 class Deadline:
-    """When to give up a peer that takes nothing: `end` is `seconds` after it last took a batch. An attempt ends after
-    half of that, so that a connection that has become silent is not the last that is tried."""
+    """Time limit for a peer that accepts nothing: `end` is `seconds` after the last accepted batch. An attempt ends
+    after half of it, so that a new connection follows a silent one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.postpone()
 
     def postpone(self) -> None:
-        """Count from now on."""
+        """Restart the time limit."""
         self.end = time.monotonic() + self._seconds
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
-        """Set `attempt_end`."""
+        """Restart the time limit of an attempt."""
         self.attempt_end = min(self.end, time.monotonic() + self._seconds / 2)
 
     def check(self) -> None:
-        """Raise TimeoutError if the attempt has taken too long."""
+        """Raise TimeoutError after the end of the attempt."""
         if time.monotonic() >= self.attempt_end:
             raise TimeoutError("The hub did not answer in time.")
 
 
 class SendingLink:
-    """The open sending link of the client's `handler`. For one thread."""
+    """An open sending link of the client's `handler`. For one thread."""
 
     def __init__(self, handler: Any) -> None:
         self._handler, self._connection = handler, handler._connection
         self._session, self._link = handler._session, handler._link
         self._window: list[Batch] = []
-        self._waiting: dict[int, Batch] = {}  # for an answer, by number of the delivery
+        self._waiting: dict[int, Batch] = {}  # unacknowledged, by delivery number
         self._deadline = Deadline(0.0)
-        #: The client's errors for batches that the peer refused in the last call of `send`.
+        #: The client's errors for batches that the peer rejected in the last call of `send`.
         self.refusals: list[Exception] = []
-        self._more_frames = 0  # sent than batches
-        self._take_flow, self._session._incoming_flow = self._session._incoming_flow, self._flow
+        self._more_frames = 0  # sent frames minus sent batches
+        self._handle_flow, self._session._incoming_flow = self._session._incoming_flow, self._flow
         self._send_flow, self._session._outgoing_flow = self._session._outgoing_flow, self._own_flow
         self._link._incoming_disposition = self._answered
 
     @property
     def unanswered(self) -> list[Batch]:
-        """The batches of the last call of `send` that the peer may have without having answered."""
+        """The batches of the last call of `send` without an acknowledgement."""
         return list(self._waiting.values())
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send batches (`encoder.windows`), and wait until the peer has answered to all, until the attempt of
-        `deadline` ends, which each batch that is taken postpones. These are removed from the list. Raises TimeoutError
-        or the client's error for the link, but not `refusals`."""
+        """Send batches (`encoder.windows`), and wait for all acknowledgements until the attempt of `deadline` ends. An
+        accepted batch postpones it, and is removed from the list. Raises TimeoutError or the client's error for the
+        link, but not `refusals`."""
         self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline
         frames, more, reader = self._frames(tuple(window)), True, self._connection._transport.frames
         with cut_off_at(lambda: deadline.attempt_end, lambda: self._connection), self._blocking_writes():
@@ -83,8 +83,8 @@ class SendingLink:
 
     @contextlib.contextmanager
     def _blocking_writes(self) -> Iterator[None]:
-        """Only the deadline ends a write, also one of the client: after a write that was given up, all that has no
-        answer would be sent again. A read ends after the socket's timeout, for heartbeats and renewed tokens."""
+        """Let only the deadline abort writes, also the client's: after an aborted write all unacknowledged batches
+        would be sent again. Reads keep the socket's timeout, for heartbeats and renewed tokens."""
         transport = self._connection._transport
         sock = transport.sock
         timeout = transport.frames.wait = sock.gettimeout()
@@ -96,7 +96,7 @@ class SendingLink:
                 sock.settimeout(timeout)
 
     def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
-        """The frames of batches; an empty one whenever credit and window do not allow the next."""
+        """The frames of batches; an empty one while credit and window do not allow the next."""
         session, link, largest = self._session, self._link, self._connection._remote_max_frame_size
         for batch in batches:
             while link.current_link_credit <= 0 or session.remote_incoming_window <= 0:
@@ -107,7 +107,7 @@ class SendingLink:
             link.delivery_count = (link.delivery_count + 1) & _ID_MASK
             link.current_link_credit -= 1
             self._more_frames -= 1
-            for frame in transfer(session.channel, link.handle, number, batch.payload, largest):
+            for frame in transfer_frames(session.channel, link.handle, number, batch.payload, largest):
                 while session.remote_incoming_window <= 0:
                     yield b""
                 session.remote_incoming_window -= 1
@@ -115,8 +115,8 @@ class SendingLink:
                 yield frame
 
     def _write(self, frames: Iterator[bytes]) -> tuple[bool, bool]:
-        """Send some of the frames that are allowed now: on a slow connection answers come before all are written.
-        Returns whether there are more, and whether to wait for the peer before the next."""
+        """Send some of the allowed frames: on a slow connection acknowledgements arrive before all are written. Returns
+        whether there are more, and whether to wait for the peer before the next."""
         data, frame = bytearray(), None
         while len(data) < _WRITE_BYTES and (frame := next(frames, None)):
             data += frame
@@ -126,12 +126,12 @@ class SendingLink:
         return frame is not None, not frame
 
     def _flow(self, fields: list[Any]) -> None:
-        """Take a flow. The client counts one frame for each batch, the peer all of them."""
-        self._take_flow(fields)
+        """Handle a flow. The client counts one frame per batch, the peer all of them."""
+        self._handle_flow(fields)
         self._session.remote_incoming_window -= self._more_frames
 
     def _own_flow(self, fields: dict[str, Any] | None = None) -> None:
-        """Send a flow, which names the next frame, where the client names the next batch."""
+        """Send a flow with the number of the next frame; the client would send that of the next batch."""
         batches = self._session.next_outgoing_id
         self._session.next_outgoing_id = (batches + self._more_frames) & _ID_MASK
         try:
@@ -140,10 +140,10 @@ class SendingLink:
             self._session.next_outgoing_id = batches
 
     def _answered(self, fields: list[Any]) -> None:
-        """Take a disposition, in place of the client's link. The client passes on those of the peer's own deliveries
-        too."""
-        of_receiver, first, last, settled, outcome, _ = fields
-        if not (of_receiver and settled):
+        """Handle a disposition instead of the client's link. The client also passes those of the peer's own
+        deliveries."""
+        by_receiver, first, last, settled, outcome, _ = fields
+        if not (by_receiver and settled):
             return
         for number in range(first, (first if last is None else last) + 1):
             batch = self._waiting.pop(number, None)
@@ -153,11 +153,11 @@ class SendingLink:
                 self._window.remove(batch)
                 self._deadline.postpone()
             else:
-                self.refusals.append(_refusal(outcome or {}))
+                self.refusals.append(_rejection(outcome or {}))
 
 
-def _refusal(outcome: dict[str, list[Any]]) -> Exception:
-    """The client's error for an outcome other than that the peer has taken a batch."""
+def _rejection(outcome: dict[str, list[Any]]) -> Exception:
+    """The client's error for an outcome other than accepted."""
     from azure.eventhub._pyamqp.error import ErrorCondition, MessageException
 
     (error, *_) = outcome.get("rejected") or [None]

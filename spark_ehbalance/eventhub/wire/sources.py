@@ -1,6 +1,6 @@
-"""Where the bytes of AMQP come from: a socket, a TLS socket, or the frames of a websocket, behind one interface.
+"""Reads AMQP bytes from a socket, a TLS socket or a websocket, in large pieces into the reader's buffer.
 
-Everything that has come is read in large pieces, straight into the reader's buffer. The client does the sending.
+The client sends.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from spark_ehbalance.eventhub.wire.values import MalformedError
 #: The kinds of frames of a websocket.
 _CONTINUED, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
-#: The most bytes of a control frame, and of another frame's head, without the mask that only a client's frames have.
+#: Maximum size of a control frame, and of another frame's header, without the mask of clients.
 _LONGEST_HEAD = 2 + 125
 
-#: Seconds for one frame that is sent, such as the answer to a ping: as long as the client gives its own by default.
+#: Time limit for sending a frame, such as a pong, in seconds: the client's default.
 _SENDING = 1.0
 
 
 class Source(Protocol):
-    """A stream of bytes. What is raised by its methods ends the connection."""
+    """A stream of bytes. An error ends the connection."""
 
     def read_into(self, buffer: memoryview, wait: float | None) -> int:
-        """Read what has come, or comes within `wait` seconds (None: no limit), and return how many bytes are in
-        `buffer` now; 0 if none came, or none of AMQP. Raises `OSError`, or `MalformedError`."""
+        """Read available bytes, or bytes that arrive within `wait` seconds (None: no limit), into `buffer`. Returns
+        their number; 0 if none arrived, or none of AMQP. Raises `OSError` or `MalformedError`."""
 
 
 def incompatible_transport(transport: Any) -> str | None:
-    """Why the client's `transport` cannot be read here; None if it can. To be called within `client.private_calls`."""
+    """Why the client's `transport` is not supported; None if it is. Call it within `client.private_calls`."""
     kind, sock = type(transport).__name__, transport.sock
     if kind == "SASLWithWebSocket" or (kind == "SASLTransport" and isinstance(sock, socket.socket)):
         return None
-    return f"it has a {kind}, and neither a socket nor a websocket"
+    return f"its transport is a {kind}, neither a socket nor a websocket"
 
 
 def source_of(transport: Any) -> Source:
-    """The source of the client's open `transport`, which reads nothing itself."""
+    """The source of the client's open `transport`, which no longer reads itself."""
     sock = transport.sock
     return _SocketSource(sock) if isinstance(sock, socket.socket) else WebSocketSource(sock)
 
@@ -60,11 +60,11 @@ class _SocketSource:
             while have < len(buffer):
                 received = sock.recv_into(buffer[have:])
                 if not received:
-                    raise ConnectionError("the peer has closed the connection")
+                    raise ConnectionError("the peer closed the connection")
                 have += received
                 if not self._records:
                     break
-                sock.settimeout(0)  # a TLS record has at most 16 KB: take all that have come
+                sock.settimeout(0)  # a TLS record has at most 16 KB: read all available ones
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             pass
         finally:
@@ -73,19 +73,19 @@ class _SocketSource:
 
 
 class WebSocketSource:
-    """The data of a websocket's frames, which moves down over their heads where it was read.
+    """The payload of a websocket's frames, moved over their headers in place.
 
-    A buffer has room for more than one head.
+    A buffer has room for more than one header.
     """
 
     def __init__(self, websocket: Any) -> None:
-        """`websocket` is one of websocket-client, between two frames."""
+        """`websocket` is an object of websocket-client, between two frames."""
         self._websocket = websocket
         self._below = _SocketSource(websocket.sock)
-        self._head = b""  # the part of a head that has come
-        self._left = 0  # bytes of the present frame's data that have not come
-        self._failure: Exception | None = None  # to be raised once the data before it was returned
-        # The client's own would read up to the peer's answer, for seconds, and from the middle of a frame.
+        self._head = b""  # an incomplete header
+        self._left = 0  # missing bytes of the current frame's payload
+        self._failure: Exception | None = None  # raised after the previous data was returned
+        # The client's own `close` would wait seconds for the peer's answer, from the middle of a frame.
         websocket.close = self._close
 
     def read_into(self, buffer: memoryview, wait: float | None) -> int:
@@ -96,9 +96,9 @@ class WebSocketSource:
         if not received:
             return 0
         buffer[:offset], self._head = self._head, b""
-        return self._take_apart(buffer, offset + received)
+        return self._unwrap(buffer, offset + received)
 
-    def _take_apart(self, buffer: memoryview, end: int) -> int:
+    def _unwrap(self, buffer: memoryview, end: int) -> int:
         """Strip frame headers from the first `end` bytes of `buffer`, in place; returns the length of the payload."""
         pos = have = 0
         try:
@@ -121,13 +121,13 @@ class WebSocketSource:
         return have
 
     def _begin(self, head: bytes) -> int | None:
-        """The size of the frame header that begins with `head`, or of a whole control frame, which is answered; None
-        while too little has come."""
+        """The size of the frame header at `head`, or of a whole control frame, after answering it; None while it is
+        incomplete."""
         if len(head) < 2:
             return None
         kind, length = head[0] & 0x0F, head[1] & 0x7F
         if head[0] & 0x70 or head[1] & 0x80:
-            raise MalformedError("a websocket's frame with an extension or a mask, which a server must not send")
+            raise MalformedError("a websocket frame with an extension or a mask, which servers must not send")
         if kind in (_BINARY, _CONTINUED):
             size = 2 + {126: 2, 127: 8}.get(length, 0)
             if size > len(head):
@@ -135,19 +135,19 @@ class WebSocketSource:
             self._left = length if size == 2 else int.from_bytes(head[2:size], "big")
             return size
         if kind not in (_CLOSE, _PING, _PONG):
-            raise MalformedError(f"a websocket's frame of kind {kind}, which is not AMQP's")
+            raise MalformedError(f"a websocket frame of kind {kind}, which AMQP does not use")
         if length > 125:
-            raise MalformedError(f"a websocket's control frame of {length} bytes")
+            raise MalformedError(f"a websocket control frame of {length} bytes")
         size = 2 + length
         if size > len(head):
             return None
         if kind == _PING:
             self._send(self._websocket.pong, head[2:size])
         elif kind == _CLOSE:
-            with contextlib.suppress(Exception):  # it may be gone
+            with contextlib.suppress(Exception):  # it may be closed
                 self._send(self._websocket.send_close)
             code = struct.unpack_from(">H", head, 2)[0] if length >= 2 else "none"
-            raise ConnectionError(f"the peer has closed the websocket with code {code}")
+            raise ConnectionError(f"the peer closed the websocket with code {code}")
         return size
 
     def _send(self, send: Any, *arguments: Any) -> None:
@@ -160,9 +160,9 @@ class WebSocketSource:
             sock.settimeout(before)
 
     def _close(self, *_: Any, **__: Any) -> None:
-        """Say that the websocket ends, and close the socket."""
+        """Send a close frame, and close the socket."""
         if self._websocket.connected:
-            with contextlib.suppress(Exception):  # it may be gone
+            with contextlib.suppress(Exception):  # it may be closed
                 self._send(self._websocket.send_close)
         sock = self._websocket.sock
         if sock is not None:

@@ -1,8 +1,7 @@
-"""Transfer frames: where the messages are in the bytes from the socket.
+"""Finds the messages of transfer frames in the bytes from the socket.
 
-Nearly all frames begin alike but for delivery id and tag, so one `struct` and three comparisons are enough for a frame:
-the `_Head` is learned from the last other frame. Frames of one size are found many at a time.
-"""
+Nearly all frames begin with the same bytes except delivery id and tag, so one `struct` and three comparisons suffice
+per frame: the `_Head` is learned from the last frame that differs. Frames of one size are found many at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ import numpy.typing as npt
 from spark_ehbalance.eventhub.wire.frames import HEADER, MORE, check_size, fields_of
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError
 
-#: Largest delivery in bytes: the largest message of Event Hubs, in the dedicated tier, has 20 MB.
+#: Maximum size of a delivery in bytes: messages in the dedicated tier of Event Hubs have up to 20 MB.
 MAX_DELIVERY_BYTES = 32 << 20
 
-#: Bytes that a buffer must have after its end, so that a head can be read from the last few bytes.
+#: Bytes that a buffer must have after its end, so that a header can be read from its last bytes.
 SLACK = 256
 
 _TRANSFER = b"\x00\x53\x14"
 _HANDLE, _ID, _TAG, _ABORTED = 0, 1, 2, 9
 
-#: Frames of one size are compared all at once if there are this many: that costs as much as 20 to 30 frames one by one.
-#: Where fewer turned out to be alike it is not tried in the next `_RUN_PAUSE` buffers.
+#: Minimum number of frames of one size to compare at once, which costs as much as 20 to 30 single frames; and number of
+#: buffers without a further attempt after fewer of them were alike.
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
@@ -35,9 +34,9 @@ _Positions = npt.NDArray[np.int64]
 
 
 class RawMessages:
-    """Messages of one buffer: from `starts[i]` to `ends[i]` in `data`, which has `SLACK` more bytes than the last end.
+    """Messages of a buffer: from `starts[i]` to `ends[i]` in `data`, which has `SLACK` more bytes than the last end.
 
-    A message that came in several frames is `joined[-1 - starts[i]]`.
+    A message of several frames is `joined[-1 - starts[i]]`.
     """
 
     __slots__ = ("data", "ends", "joined", "starts")  # no dataclass: a frozen one takes 2 µs to make
@@ -49,15 +48,15 @@ class RawMessages:
         return len(self.starts)
 
     def __getitem__(self, index: int) -> bytes:
-        return next(iter(self.of([index])))
+        return next(iter(self.select([index])))
 
     def __iter__(self) -> Iterator[bytes]:
         with memoryview(self.data) as view:
             for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
                 yield bytes(view[start:end]) if start >= 0 else self.joined[-1 - start]
 
-    def of(self, which: Any) -> RawMessages:
-        """A selection, by a mask, indices or a slice."""
+    def select(self, which: Any) -> RawMessages:
+        """The messages selected by a mask, indices or a slice."""
         return RawMessages(self.data, self.starts[which], self.ends[which], self.joined)
 
 
@@ -69,7 +68,7 @@ class _Head(NamedTuple):
     before_tag: bytes
     after_tag: bytes
     size: int
-    mask: npt.NDArray[np.uint64]  # of all its bytes, in words of eight: 0 where id and tag are
+    mask: npt.NDArray[np.uint64]  # of its bytes, in words of eight: 0 at id and tag
 
 
 class Transfers:
@@ -78,42 +77,42 @@ class Transfers:
     def __init__(
         self, channel: int, handle: int, max_frame: int, *, run_pays: int = _RUN_PAYS, run_pause: int = _RUN_PAUSE
     ) -> None:
-        """`max_frame` is the size in bytes that the client has allowed the peer's frames."""
-        self._starts = array("q")  # not lists: an integer of many does not become a Python object
+        """`max_frame` is the maximum size of the peer's frames in bytes."""
+        self._starts = array("q")  # not lists, which would hold a Python object per integer
         self._ends = array("q")
         self._joined: list[bytes] = []
         self._frames = self._deliveries = 0
         self._channel, self._handle, self._max_frame = channel, handle, max_frame
         self._head: _Head | None = None
         self._run_pays, self._run_pause = run_pays, run_pause
-        self._pause = 0  # buffers in which runs are not looked for
-        self._parts: list[bytes] = []  # of a delivery whose last frame has not come yet
+        self._pause = 0  # number of buffers not to search for runs
+        self._parts: list[bytes] = []  # of an incomplete delivery
         self._parts_bytes = 0
 
     def __len__(self) -> int:
-        """How many messages have been found since `clear`."""
+        """Number of messages found since `clear`."""
         return len(self._starts)
 
     def messages(self, data: bytearray, first: int, end: int) -> RawMessages:
         """The messages `first` to `end` (exclusive) of those found in `data`."""
         return RawMessages(data, np.array(self._starts[first:end]), np.array(self._ends[first:end]), self._joined)
 
-    def counted(self) -> tuple[int, int]:
-        """Frames and deliveries since the last call."""
+    def take_counts(self) -> tuple[int, int]:
+        """Numbers of frames and deliveries since the last call."""
         counts = self._frames, self._deliveries
         self._frames = self._deliveries = 0
         return counts
 
     def clear(self) -> None:
-        """Forget the messages found, before the buffer is used for others."""
+        """Drop the messages, before the buffer is reused."""
         del self._starts[:], self._ends[:]
         self._joined.clear()
 
     def find(self, data: bytearray, pos: int, end: int, other_frame: Callable[[int, bytes], None]) -> int:
-        """Go through the frames in `data` from `pos` on; returns the start of the first incomplete frame.
+        """Find the messages in `data` from `pos` to `end`; returns the start of the first incomplete frame.
 
-        `other_frame` is called with channel and bytes of each frame that is not a transfer to this link. `data` has
-        `SLACK` more bytes than `end`. Raises `MalformedError`, and whatever `other_frame` raises.
+        Calls `other_frame` with channel and bytes of each frame that is not a transfer to this link. `data` has `SLACK`
+        more bytes than `end`. Raises `MalformedError`, and the errors of `other_frame`.
         """
         learned = False
         self._pause -= self._pause > 0
@@ -130,8 +129,8 @@ class Transfers:
             fields, positions = self._own(frame, 4 * words, channel)
             if fields is None:
                 other_frame(channel, frame)
-            elif self._take(frame, fields, pos, positions[-1]) and not learned and len(positions) > MORE:
-                learned = True  # one per buffer: a stream in which no two frames are alike must not cost more
+            elif self._record(frame, fields, pos, positions[-1]) and not learned and len(positions) > MORE:
+                learned = True  # one per buffer, to limit the cost for unlike frames
                 self._head = _learned(frame, positions) or self._head
             pos += size
 
@@ -164,19 +163,19 @@ class Transfers:
         return pos
 
     def _own(self, frame: bytes, start: int, channel: int) -> tuple[list[Any] | None, list[int]]:
-        """The fields of a transfer to this link, None for any other frame; and where each starts, then the message."""
+        """The fields of a transfer to this link, None for other frames; and their positions, then the message's."""
         if channel != self._channel or frame[5] != 0 or frame[start : start + 3] != _TRANSFER:
             return None, []
         try:
             fields, positions = fields_of(frame, start + 3)
             if positions[-1] > len(frame):
-                raise ValueError("its fields are cut off")
+                raise ValueError("its fields are truncated")
         except MALFORMED as error:
-            raise MalformedError(f"a transfer that is no sound AMQP: {error}") from error
+            raise MalformedError(f"an invalid AMQP transfer: {error}") from error
         return (fields if fields and fields[_HANDLE] == self._handle else None), positions
 
-    def _take(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
-        """Note a frame at `pos`, whose message begins at `start` in it; returns whether it is a whole delivery."""
+    def _record(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
+        """Record a frame at `pos`, whose message begins at `start` in it; returns whether it is a whole delivery."""
         self._frames += 1
         more, aborted = (len(fields) > field and fields[field] for field in (MORE, _ABORTED))
         if more or self._parts:
@@ -198,7 +197,7 @@ class Transfers:
 
 
 def _learned(frame: bytes, positions: list[int]) -> _Head | None:
-    """The head of a transfer with id and tag; None if it is too long."""
+    """The head of a transfer with id and tag; None for one that is too long."""
     after_tag, start = positions[_TAG + 1], positions[-1]
     if start > SLACK:
         return None
@@ -214,7 +213,7 @@ def _learned(frame: bytes, positions: list[int]) -> _Head | None:
 
 
 def _run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.uint64]) -> int:
-    """How many of the `most` frames of this size from `pos` on begin like the first one, compared under `mask`."""
+    """The number of frames of this size from `pos` on that begin like the first one under `mask`, at most `most`."""
     rows = np.ndarray((most, len(mask)), np.uint64, data, pos, (size, 8))
     other = ((rows ^ rows[0]) & mask).any(axis=1)
     return int(other.argmax()) if other.any() else most

@@ -1,13 +1,12 @@
-"""AMQP 1.0 values from bytes.
+"""Decodes AMQP 1.0 values.
 
-Values are those of the client's own decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
-times are milliseconds, a described value loses its descriptor, and .NET's times become text in ISO 8601. Contradictions
-are read as the client reads them: a compound value ends after the number of elements that it states, whatever its size
-says, and a text that is cut off is what is left of it. Types that the client cannot decode (char, decimals) are decoded
-too.
+Results are those of the client's decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
+times are milliseconds, a described value loses its descriptor, and .NET's times become text in ISO 8601. Contradictory
+input is decoded as by the client: a compound value ends after its number of elements, whatever its size is, and a
+truncated text is shorter. Also decodes types that the client does not support (char, decimals).
 
-The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, elements that
-take none are limited by an `ArrayBudget`, and no sender can choose keys of a large map that collide.
+The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, an `ArrayBudget`
+limits elements that take none, and no sender can choose colliding keys of a large map.
 """
 
 from __future__ import annotations
@@ -21,28 +20,28 @@ from typing import Any
 
 from spark_ehbalance.eventhub.rows import Binary, large_map_key
 
-#: Levels of nested values: no client nests deeper, and values are written as JSON by recursion.
+#: Maximum nesting depth: no client nests deeper, and the JSON encoder is recursive.
 MAX_DEPTH = 64
 
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
-#: Makes a compound value from its elements; None if the value is the list of them.
+#: Converts elements to a compound value; None if the value is their list.
 _Maker = Callable[[list[Any]], Any] | None
 
-#: Maps with more keys than this have a `rows.Key` for each. A sender can choose keys so that each is compared with all:
-#: 82,000 texts, 0.9 MB, took 5.5 s, and numbers are easier to choose. As many bytes in maps of 64 keys take 0.1 s, but
-#: 4.8 s with keys of types that are slow to compare: these are made a `rows.Key` in small maps too.
+#: Larger maps have a `rows.Key` for each key. A sender can choose keys that all collide: 82,000 texts, 0.9 MB, took 5.5
+#: s, and numbers are easier to choose. The same bytes in maps of 64 keys take 0.1 s, but 4.8 s with keys of types that
+#: are slow to compare, which become a `rows.Key` in small maps too.
 _FEW_KEYS = 64
 _FAST_KEYS = frozenset((bytes, Binary, int, bool, float, type(None)))
 
 
 class MalformedError(Exception):
-    """The peer sent bytes that are not AMQP, or more than it may send."""
+    """The peer sent bytes that are not AMQP, or more than allowed."""
 
 
 class ArrayBudget:
-    """Limits array elements that take no bytes: they cost the sender nothing. A message has one for all its values, on
-    the slow path; elsewhere there may be none."""
+    """Limits array elements that take no bytes, which cost the sender nothing. On the slow path a message has one
+    budget; elsewhere no such elements are allowed."""
 
     __slots__ = ("_left",)
 
@@ -50,25 +49,25 @@ class ArrayBudget:
         self._left = items
 
     def take(self, items: int) -> None:
-        """Raises ValueError if there are more than allowed in all."""
+        """Raises ValueError beyond the limit of all arrays."""
         self._left -= items
         if self._left < 0:
-            raise ValueError(f"an array of {items} elements in no bytes, more than are allowed")
+            raise ValueError(f"an array of {items} zero-byte elements, more than allowed")
 
 
 def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[Any, int]:
-    """The value at `pos` and where it ends, or would end if it were not cut off.
+    """The value at `pos`, and the position after it, also if it is truncated.
 
-    Without a `budget` no array may have elements that take no bytes. Raises one of `MALFORMED` if there is no value.
+    Without a `budget` no array may have elements that take no bytes. Raises one of `MALFORMED`.
     """
     code = data[pos]
     scalar = SCALARS[code]
     if scalar is not None:
         return scalar(data, pos + 1)
     budget = budget or ArrayBudget(0)
-    around: list[tuple[list[Any], int, int, _Maker]] = []
+    outer: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
-    left, element, made, pos = _open(code, data, pos + 1, budget)
+    left, element, maker, pos = _open(code, data, pos + 1, budget)
     while True:
         while left:
             left -= 1
@@ -87,20 +86,20 @@ def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[An
                 value, pos = scalar(data, pos)
                 items.append(value)
             else:
-                if len(around) == MAX_DEPTH:
+                if len(outer) == MAX_DEPTH:
                     raise ValueError(f"values nested more than {MAX_DEPTH} deep")
-                around.append((items, left, element, made))
+                outer.append((items, left, element, maker))
                 items = []
-                left, element, made, pos = _open(code, data, pos, budget)
-        value = items if made is None else made(items)
-        if not around:
+                left, element, maker, pos = _open(code, data, pos, budget)
+        value = items if maker is None else maker(items)
+        if not outer:
             return value, pos
-        items, left, element, made = around.pop()
+        items, left, element, maker = outer.pop()
         items.append(value)
 
 
 def end_of(data: bytes, pos: int) -> int:
-    """Where the value at `pos` ends by the sizes in it, also if its types are unknown. Raises one of `MALFORMED`."""
+    """The position after the value at `pos`, by its sizes, also for unknown types. Raises one of `MALFORMED`."""
     values = 1
     while values:
         values -= 1
@@ -108,17 +107,17 @@ def end_of(data: bytes, pos: int) -> int:
         if kind < 4:
             if data[pos - 1]:
                 raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
-            values += 2  # a descriptor and what it describes
+            values += 2  # a descriptor and the described value
         elif kind < 10:
             pos += (0, 1, 2, 4, 8, 16)[kind - 4]
         else:
             pos += 1 + data[pos] if kind % 2 == 0 else 4 + _UINT(data, pos)[0]
     if pos > len(data):
-        raise ValueError("a value is cut off")
+        raise ValueError("a value is truncated")
     return pos
 
 
-#: What `decode` raises. Its callers turn these into a `MalformedError` once, which is cheaper than at every value.
+#: The errors of `decode`. Callers convert them to a `MalformedError` once, which is cheaper than per value.
 MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
 
 
@@ -163,44 +162,44 @@ def _binary(decoder: _Decoder) -> _Decoder:
     return decoded
 
 
-def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
+def _fixed(size: int, convert: Callable[[bytes], Any]) -> _Decoder:
     def decoder(data: bytes, pos: int) -> tuple[Any, int]:
         end = pos + size
         if end > len(data):
-            raise ValueError("a value is cut off")
-        return made(data[pos:end]), end
+            raise ValueError("a value is truncated")
+        return convert(data[pos:end]), end
 
     return decoder
 
 
 def _char(raw: bytes) -> bytes:
-    """U+FFFD for an invalid character: half a surrogate pair, which Java's `char` may be, or too large a code."""
+    """UTF-8 of a character; U+FFFD for half a surrogate pair, which Java's `char` may be, and other invalid codes."""
     return raw.decode("utf-32-be", "replace").encode()
 
 
 def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
-    """IEEE 754-2008 with a binary integer as significand, which counts as 0 if it has more than `digits` digits."""
+    """IEEE 754-2008 with a binary significand, which counts as 0 if it has more than `digits` digits."""
 
-    def made(raw: bytes) -> Decimal:
+    def convert(raw: bytes) -> Decimal:
         encoded = int.from_bytes(raw, "big")
         sign, first = encoded >> (bits - 1), (encoded >> (bits - 6)) & 0x1F
         if first >= 0x1E:
             return Decimal("NaN") if first == 0x1F else Decimal("-Infinity" if sign else "Infinity")
-        # If the exponent begins with 11 it comes two bits later, and the significand's first bits are 100, not encoded.
-        late = first >> 3 == 3
-        written = bits - 1 - exponent_bits - 2 * late
-        significand = (4 << written if late else 0) | encoded & ((1 << written) - 1)
+        # An exponent that begins with 11 is two bits later, and the significand's first bits are 100, not encoded.
+        is_shifted = first >> 3 == 3
+        written = bits - 1 - exponent_bits - 2 * is_shifted
+        significand = (4 << written if is_shifted else 0) | encoded & ((1 << written) - 1)
         if significand >= 10**digits:
             significand = 0
         exponent = (encoded >> written) & ((1 << exponent_bits) - 1)
         return Decimal((sign, tuple(map(int, str(significand))), exponent - bias))
 
-    return _fixed(bits // 8, made)
+    return _fixed(bits // 8, convert)
 
 
 def _open(code: int, data: bytes, pos: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
-    """The beginning of a compound value, which is at `pos` behind its type `code`: the number of elements, the type
-    code that they share (-1 if each has its own), the maker, and where they start."""
+    """The header at `pos` of a compound value of type `code`: the number of elements, their common type code (-1 if
+    each has its own), the maker, and their position."""
     if not code:
         return 2, -1, _undescribed, pos
     width = 4 if code & 0x10 else 1
@@ -238,7 +237,7 @@ def _mapping(items: list[Any]) -> dict[Any, Any]:
         pairs = iter(items)
         return dict(zip(pairs, pairs, strict=False))
     except TypeError:
-        raise ValueError("a map has a list or a map as a key") from None
+        raise ValueError("a map's key is a list or a map") from None
 
 
 def _undescribed(items: list[Any]) -> Any:
@@ -262,8 +261,8 @@ def _iso_duration(ticks: int) -> bytes:
     seconds, rest = divmod(abs(ticks), _TICKS)
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     clock = "".join(f"{number}{unit}" for number, unit in ((hours, "H"), (minutes, "M")) if number)
-    if (of_minute := seconds % 60) or rest or not ticks:
-        clock += f"{of_minute}{_fraction(rest)}S"
+    if (remainder := seconds % 60) or rest or not ticks:
+        clock += f"{remainder}{_fraction(rest)}S"
     return f"{'-' * (ticks < 0)}P{f'{days}D' * bool(days)}{f'T{clock}' * bool(clock)}".encode()
 
 
@@ -271,10 +270,10 @@ def _fraction(ticks: int) -> str:
     return f".{ticks:07}".rstrip("0") if ticks else ""
 
 
-#: Ticks of .NET in a second.
+#: Ticks of .NET per second.
 _TICKS = 10_000_000
 
-#: Types of .NET that AMQP has not, by the descriptors of its client: what writes them in ISO 8601.
+#: Descriptor of a .NET type that AMQP lacks → conversion to ISO 8601.
 _DOTNET_TIMES: dict[Any, Callable[[int], Any]] = {
     b"com.microsoft:datetime-offset": _iso_time,
     b"com.microsoft:timespan": _iso_duration,
@@ -285,7 +284,7 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
 
-#: Shared objects, because there may be one for each byte.
+#: Shared objects, because a message may have one per byte.
 _SIGNED = (*range(128), *range(-128, 0))
 _NO_BYTES = Binary()
 _LONG = struct.Struct(">q").unpack_from
@@ -296,7 +295,7 @@ TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
     **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
 }
-#: Decoders by type code, which take the bytes and the position after the code. None for compound types.
+#: Decoders by type code, called with the bytes and the position after the code. None for compound types.
 SCALARS: list[_Decoder | None] = [_unknown] * 256
 for _code, _decoder in {
     0x40: _empty(None),
@@ -304,7 +303,7 @@ for _code, _decoder in {
     0x42: _empty(False),
     0x43: _empty(0),
     0x44: _empty(0),
-    0x45: _empty([]),  # one for all: nobody changes it
+    0x45: _empty([]),  # shared: never changed
     0x50: _small,
     0x51: _signed,
     0x52: _small,

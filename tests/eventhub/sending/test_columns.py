@@ -30,7 +30,7 @@ from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
-from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer, windows
+from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer_frames, windows
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
 from tests.raising import raises
@@ -203,7 +203,7 @@ def test_so_much_is_on_its_way_at_once(keys: int, size: int, together: list[int]
 @given(st.binary(min_size=1, max_size=2000), st.integers(60, 700), st.integers(0, 0xFFFFFFFF))
 def test_a_batch_is_sent_in_frames_that_the_peer_takes(payload: bytes, largest: int, number: int) -> None:
     got = bytearray()
-    frames = list(transfer(3, 2, number, payload, largest))
+    frames = list(transfer_frames(3, 2, number, payload, largest))
     for index, frame in enumerate(frames):
         assert len(frame) <= largest
         fields, ends = fields_of(frame, 11)
