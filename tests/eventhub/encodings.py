@@ -109,7 +109,7 @@ def _lists(values: Bytes) -> Bytes:
     return st.one_of(
         st.just(b"\x45"),
         st.builds(
-            lambda each, wide: compound(0xC0, len(each), b"".join(each), wide),
+            lambda items, wide: compound(0xC0, len(items), b"".join(items), wide),
             st.lists(values, max_size=4),
             st.booleans(),
         ),

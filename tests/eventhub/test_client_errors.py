@@ -9,7 +9,7 @@ from spark_ehbalance.eventhub.client_errors import error_message
 
 
 @pytest.mark.parametrize("kind", [EventHubError, RuntimeError])
-def test_what_a_server_says_is_short_and_no_secret(kind: type[Exception]) -> None:
+def test_error_messages_are_short_and_without_secrets(kind: type[Exception]) -> None:
     assert error_message(kind("The partition is away.")) == "The partition is away."
     assert len(error_message(kind("x" * 3_000_000))) == 1000
     token = "SharedAccessSignature sr=sb%3a%2f%2fns&sig=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY%3d&se=1&skn=key"

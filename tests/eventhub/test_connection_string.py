@@ -42,7 +42,7 @@ def by_key(text: str) -> Connection:
         STRING.replace(f"sb://{HOST}/", f"https://{HOST}"),
     ],
 )
-def test_what_is_unambiguous_is_accepted(pasted: str) -> None:
+def test_unambiguous_connection_strings_are_accepted(pasted: str) -> None:
     connection = by_key(pasted)
     assert (connection.namespace, connection.hub, connection.connection_string) == (HOST, "hub", STRING)
     client = connection.consumer_client("$Default")
@@ -68,7 +68,7 @@ def test_what_is_unambiguous_is_accepted(pasted: str) -> None:
         (f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={KEY}", "it has no Endpoint"),
     ],
 )
-def test_the_wrong_part_is_named_and_no_value_is_shown(pasted: str, problem: str) -> None:
+def test_invalid_part_is_named_without_its_value(pasted: str, problem: str) -> None:
     allowed = re.compile("^Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME")
     with raises(
         OptionError, "EHB_CONNECTION_STRING_INVALID", problem=re.compile(f"^{problem}"), allowed=allowed
@@ -78,13 +78,13 @@ def test_the_wrong_part_is_named_and_no_value_is_shown(pasted: str, problem: str
 
 
 @pytest.mark.parametrize("pasted", [HOST, f"https://{HOST}:443/", f"https://{HOST}", f"sb://{HOST}/", f"SB://{HOST}"])
-def test_a_namespace_may_be_an_address(pasted: str) -> None:
+def test_namespace_may_be_an_address(pasted: str) -> None:
     connection = stream_options({"fullyQualifiedNamespace": pasted, "eventHubName": "hub"}).connection
     assert connection.namespace == HOST
 
 
 @pytest.mark.parametrize("pasted", ["https://ns", f"http://{HOST}", f"https://{HOST}/hub", f"https://{HOST}:443/hub"])
-def test_another_address_is_not_a_namespace(pasted: str) -> None:
+def test_other_addresses_are_rejected(pasted: str) -> None:
     allowed = re.compile("^a host name such as NAMESPACE")
     with raises(OptionError, "EHB_OPTION_INVALID", option="fullyQualifiedNamespace", allowed=allowed):
         stream_options({"fullyQualifiedNamespace": pasted, "eventHubName": "hub"})
@@ -102,7 +102,7 @@ def test_a_port_is_not_part_of_a_name(port: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3"])
-def test_emulators_of_one_machine_are_told_apart_by_their_ports(host: str) -> None:
+def test_emulators_on_one_machine_differ_by_port(host: str) -> None:
     one, other = (by_key(STRING.replace(HOST, f"{host}:{port}")) for port in (40001, 40002))
     assert one.hub_name == f"{host}:40001/hub"
     assert one.group("g").namespace == f"{host}:40001"

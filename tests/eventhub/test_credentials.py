@@ -68,7 +68,7 @@ def nothing_kept() -> Iterator[None]:
         ("servicePrincipal", PRINCIPAL, {"client_id": ID, "tenant_id": TENANT, "client_secret": SECRET}),
     ],
 )
-def test_a_credential_of_azure_identity_is_made_with_the_ids_that_it_takes(
+def test_azure_identity_credential_receives_its_ids(
     name: str, ids: dict[str, str], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[dict[str, Any]] = []
@@ -183,9 +183,7 @@ def test_an_unusable_credential_is_rejected(options: dict[str, str | None], cond
         ("Counting", {}, None),
     ],
 )
-def test_a_callable_makes_the_credential_once_in_a_process(
-    name: str, ids: dict[str, str], made: dict[str, str] | None
-) -> None:
+def test_callable_is_called_once_per_process(name: str, ids: dict[str, str], made: dict[str, str] | None) -> None:
     options = HUB | {"credential": f"{HERE}:{name}", **ids}
     identity = Connection.from_options(options).identity
     assert identity is not None
@@ -196,9 +194,7 @@ def test_a_callable_makes_the_credential_once_in_a_process(
     assert ([] if made is None else [made]) == callables.MADE
 
 
-def test_a_credential_without_a_token_is_an_error_in_one_line(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credential_without_a_token_is_a_single_line_error(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))
     with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as asked:
@@ -212,7 +208,7 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(
         assert "No token could be fetched: RuntimeError (text not shown" in str(error.value)
 
 
-def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> None:
+def test_missing_module_in_a_worker_fails_at_once(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
     reason = re.compile("no module 'only_on_the_driver'")
@@ -220,7 +216,7 @@ def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> N
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
 
 
-def test_a_client_secret_makes_a_service_principal(tmp_path: Path) -> None:
+def test_client_secret_implies_a_service_principal(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     identity = Connection.from_options(HUB | PRINCIPAL | {"clientSecret": f"file:{tmp_path}/secret"}).identity
     assert identity == Identity("servicePrincipal", ID, TENANT, SECRET)

@@ -166,7 +166,7 @@ def test_batches_keep_to_the_window(service: Service, monkeypatch: pytest.Monkey
     assert (window, service.batches, min(left)) == ([], payloads, 0)
 
 
-def test_flows_name_the_next_frame(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flows_contain_the_next_frame_number(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that counts on it would close its window for ever."""
     on_flow, counted = Session._on_flow, list[tuple[int, int]]()
 
@@ -186,7 +186,7 @@ def test_flows_name_the_next_frame(service: Service, monkeypatch: pytest.MonkeyP
     assert [named for named, _ in counted] == [next_one for _, next_one in counted]
 
 
-def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
+def test_sending_keeps_to_the_peers_credit(service: Service) -> None:
     """The client takes credit of its own where a peer grants none."""
     sender = Sender(service.connection, "0")
     sender.most_bytes(Deadline(30.0))
@@ -196,7 +196,7 @@ def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
     sender.close()
 
 
-def test_nothing_is_sent_before_the_peer_grants_credit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sending_waits_for_credit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublisherEndpoint, "credit", 0)
     sender = Sender(service.connection, "0")
     with pytest.raises(TransientError, match="did not answer in time"):

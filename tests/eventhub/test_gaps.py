@@ -40,7 +40,7 @@ def _events(*numbers: int | None) -> Rows:
         ((-5, None, 9, None), 5, 2),
     ],
 )
-def test_the_events_before_the_first_gap(numbers: tuple[int | None, ...], expected: int | None, left: int) -> None:
+def test_rows_end_at_the_first_gap(numbers: tuple[int | None, ...], expected: int | None, left: int) -> None:
     given = _events(*numbers)
     found = until_gap(given, expected)
     assert sequence_numbers(found.batch).to_pylist() == sequence_numbers(given.batch).to_pylist()[:left]

@@ -24,7 +24,7 @@ def fill(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("begin", [0, 3, 5])
-def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
+def test_empty_partition_is_empty_at_any_begin(
     metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch, begin: int
 ) -> None:
     response = {
@@ -50,7 +50,7 @@ def test_a_dropped_connection_is_replaced_without_an_error(
         assert len(clients) == count + 1
 
 
-def test_states_that_many_requests_have_found_are_all_of_one_connection() -> None:
+def test_states_of_many_requests_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator:
         emulator.add_hub(HUB, 4)
         for partition in range(4):
@@ -74,9 +74,7 @@ def test_an_old_connection_is_replaced_before_its_token_expires(
     assert len(clients) == 2
 
 
-def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connection(
-    emulator: Emulator, metadata: HubMetadata
-) -> None:
+def test_recreated_hub_is_noticed_over_an_open_connection(emulator: Emulator, metadata: HubMetadata) -> None:
     fill(emulator)
     assert metadata.partition_ids() == ("0", "1", "2")
     before = metadata.created_ms

@@ -41,7 +41,7 @@ def network(**options: str) -> Network:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_options_it_is_the_hub_s_own_address() -> None:
+def test_default_is_a_direct_connection() -> None:
     made = network()
     assert made == Network() == Network(AMQP)
     settings = made.client_settings(NAMESPACE)
@@ -147,9 +147,9 @@ def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path) -> None:
+def test_ca_file_is_read_again_only_when_replaced(tmp_path: Path) -> None:
     first, second = (
-        issue_certificate(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None
+        issue_certificate(tmp_path / name) for name in ("first", "second") if (tmp_path / name).mkdir() is None
     )
     used = tmp_path / "ca.pem"
     used.write_bytes(first.ca_file.read_bytes())
@@ -160,7 +160,7 @@ def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path
     assert made.client_settings(NAMESPACE)["ssl_context"] is not context
 
 
-def test_an_executor_without_the_file_says_option_path_and_host(tmp_path: Path) -> None:
+def test_missing_file_on_an_executor_is_reported_with_option_path_and_host(tmp_path: Path) -> None:
     path = issue_certificate(tmp_path).ca_file
     connection = Connection.from_options(
         {"connectionString": CONNECTION_STRING, "caFile": str(path)}
@@ -220,7 +220,7 @@ def by(emulator: Emulator, *, websocket: bool, **options: object) -> Options:
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_a_certificate_that_is_not_accepted_is_final(secure: Emulator, stranger: Path, websocket: bool) -> None:
+def test_untrusted_certificate_is_final(secure: Emulator, stranger: Path, websocket: bool) -> None:
     port = secure.websocket_port if websocket else secure.port
     for way in ({"caFile": stranger}, {"customEndpointAddress": f"127.1:{port}"}):
         for error in planner_and_executor_errors(by(secure, websocket=websocket, **way)):
@@ -231,7 +231,7 @@ def test_a_certificate_that_is_not_accepted_is_final(secure: Emulator, stranger:
 
 @pytest.mark.parametrize("websocket", [False, True])
 @pytest.mark.parametrize("server", ["closed", "silent", "plain", "unknown"])
-def test_a_server_that_cannot_be_reached_is_tried_again(
+def test_unreachable_server_is_retried(
     secure: Emulator, silent: int, server: str, websocket: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network_module, "_STEP", 0.5)
@@ -246,7 +246,7 @@ def test_a_server_that_cannot_be_reached_is_tried_again(
             assert "check customEndpointAddress" in str(error)
 
 
-def test_the_namespace_itself_does_not_resolve() -> None:
+def test_unresolvable_namespace_is_reported() -> None:
     string = CONNECTION_STRING.replace(NAMESPACE, "no.such.invalid")
     for error in planner_and_executor_errors(stream_options({"connectionString": string})):
         assert "the name of no.such.invalid:5671 does not resolve" in str(error)
@@ -254,7 +254,7 @@ def test_the_namespace_itself_does_not_resolve() -> None:
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_is_silent_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "_STEP", 0.5)
     monkeypatch.setattr(receiver_module, "_OPEN_TIMEOUT", 1.0)
     with Emulator({HUB: 1}, tls=True, websocket_port=0) as mute:
@@ -270,7 +270,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
             reader.receive(1, 1.0)
 
 
-def test_a_firewall_is_named_where_the_port_is_amqp_s() -> None:
+def test_firewall_is_mentioned_for_the_amqp_port() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     error = RuntimeError("Failed to initiate the connection due to exception: ...")
     error.__cause__ = refused
@@ -279,7 +279,7 @@ def test_a_firewall_is_named_where_the_port_is_amqp_s() -> None:
     assert Network().problem(refused, NAMESPACE) is None, "a connection that breaks later says nothing of the options"
 
 
-def test_a_server_without_the_hub_s_path(secure: Emulator) -> None:
+def test_server_without_websocket_is_reported(secure: Emulator) -> None:
     async def not_found(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         writer.close()
@@ -301,7 +301,7 @@ def through(emulator: Emulator, **options: object) -> Options:
     return by(emulator, websocket=True, customEndpointAddress="hub.test:443", **options)
 
 
-def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
+def test_slow_connections_succeed(secure: Emulator) -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1.2)  # longer than the client's own limit of 1 s
         await way.join(reader, writer, secure.websocket_port)
@@ -315,7 +315,7 @@ def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
             assert reader.is_usable()
 
 
-def test_a_proxy_that_refuses_or_is_away(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusing_or_missing_proxy_is_reported(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     with HttpProxy({}) as gone:
         pass
     with HttpProxy(user="me", password=PASSWORD) as strict, HttpProxy({}) as closed:
@@ -334,9 +334,7 @@ def test_a_proxy_that_refuses_or_is_away(secure: Emulator, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("by_environment", [False, True], ids=["option", "environment"])
-def test_all_that_talks_to_the_hub_goes_through_the_proxy(
-    secure: Emulator, monkeypatch: pytest.MonkeyPatch, by_environment: bool
-) -> None:
+def test_all_connections_use_the_proxy(secure: Emulator, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
     with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
         way = f"http://me:{PASSWORD.replace(' ', '%20')}@localhost:{proxy.port}"
         monkeypatch.setenv("https_proxy" if by_environment else "RIGHT", way)

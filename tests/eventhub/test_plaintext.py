@@ -48,7 +48,7 @@ def partitions(given: str, **options: str) -> list[str]:
         return list(metadata.partition_ids())
 
 
-def test_no_token_goes_to_another_host_in_clear(attacker: Emulator) -> None:
+def test_no_token_is_sent_unencrypted_to_another_host(attacker: Emulator) -> None:
     reason = re.compile(f"{FAR} is not on this machine.*allowPlaintextEmulator=true")
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option=re.compile("^UseDevelopmentEmulator"), reason=reason):
         partitions(string(f"{FAR}:{attacker.port}"))
@@ -76,7 +76,7 @@ ON = "UseDevelopmentEmulator=true"
         ("localhost", f"{ON};ENDPOINT=sb://{FAR}", "part 6 repeats a name"),
     ],
 )
-def test_what_is_not_loopback_by_its_own_text_is_refused(host: str, emulator: str, reason: str) -> None:
+def test_hosts_that_are_not_loopback_are_rejected(host: str, emulator: str, reason: str) -> None:
     with pytest.raises(OptionError) as caught:
         stream_options({"connectionString": string(host, emulator)})
     repeats = "repeats" in reason
@@ -89,7 +89,7 @@ def test_what_is_not_loopback_by_its_own_text_is_refused(host: str, emulator: st
     "host",
     ["localhost.", "[::1]:5672", "localhost@evil.com", "evil.com@localhost", "localhost#.evil.com:1", "localh ost"],
 )
-def test_a_host_with_tricks_is_refused_or_the_one_that_is_called(host: str) -> None:
+def test_tricky_hosts_are_rejected_or_loopback(host: str) -> None:
     try:
         connection = stream_options({"connectionString": string(host)}).connection
     except OptionError:
@@ -99,18 +99,18 @@ def test_a_host_with_tricks_is_refused_or_the_one_that_is_called(host: str) -> N
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:5672", "127.0.0.1", "127.8.9.10:1", " localhost "])
-def test_this_machine_is_allowed(host: str) -> None:
+def test_loopback_hosts_are_allowed(host: str) -> None:
     assert stream_options({"connectionString": string(host)}).connection.namespace == host.strip()
 
 
-def test_a_custom_address_counts_in_place_of_the_namespace(attacker: Emulator) -> None:
+def test_custom_address_replaces_the_namespace_in_the_check(attacker: Emulator) -> None:
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", reason=re.compile(f"{FAR} is not on this machine")):
         partitions(string("localhost"), customEndpointAddress=f"{FAR}:{attacker.port}")
     assert attacker.connections() == 0
     assert partitions(string(FAR), customEndpointAddress=f"localhost:{attacker.port}") == ["0"]
 
 
-def test_a_proxy_is_another_host_too() -> None:
+def test_remote_proxies_are_rejected() -> None:
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", reason=re.compile(r"proxy\.corp is not on this machine")):
         stream_options({"connectionString": string("localhost"), "httpProxy": "http://proxy.corp:3128"})
     stream_options({"connectionString": string("localhost"), "httpProxy": "http://127.0.0.1:3128"})
@@ -123,7 +123,7 @@ def test_a_certificate_cannot_be_verified_without_tls(tmp_path: Path) -> None:
             stream_options({"connectionString": given, "caFile": ca_file, **way})
 
 
-def test_without_the_setting_tls_is_on_whatever_is_allowed(attacker: Emulator) -> None:
+def test_tls_is_on_without_the_emulator_setting(attacker: Emulator) -> None:
     connection = Connection.from_options(
         {"connectionString": string(f"{FAR}:{attacker.port}", "UseDevelopmentEmulator=false"), "eventHubName": HUB}
         | {"fullyQualifiedNamespace": None, **ALLOWED}

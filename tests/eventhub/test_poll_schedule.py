@@ -44,9 +44,7 @@ def gaps(made: list[tuple[float, list[str]]], partition: str) -> list[float]:
     ("partitions", "members"), [(1, 1), (8, 1), (32, 1), (200, 1), (8, 4), (32, 10), (32, 32), (10, 40)]
 )
 @pytest.mark.parametrize("changed", [0.0, float("inf")])
-def test_a_group_requests_at_most_half_of_what_event_hubs_answers(
-    partitions: int, members: int, changed: float
-) -> None:
+def test_a_group_uses_at_most_half_of_the_services_limit(partitions: int, members: int, changed: float) -> None:
     made = requests(partitions, members, changed=changed)
     assert members * sum(len(chosen) for _, chosen in made) <= (60 + 2) * QUOTA / 2 + partitions
 
@@ -70,7 +68,7 @@ def test_at_most_one_request_a_second_while_a_batch_runs() -> None:
     assert min(late[1:]) >= 1
 
 
-def test_the_end_of_a_batch_makes_no_request_beside_that_of_who_catches_up() -> None:
+def test_catching_up_after_a_batch_makes_one_request() -> None:
     """The limit would delay the second one by a third of a second with 8 partitions."""
     schedule = PollSchedule()
     schedule, _ = schedule.watch(["0"], 1)
@@ -85,7 +83,7 @@ def test_the_end_of_a_batch_makes_no_request_beside_that_of_who_catches_up() -> 
 
 
 @pytest.mark.parametrize("partitions", [8, 16, 24])
-def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(partitions: int) -> None:
+def test_two_starting_queries_stay_within_the_services_limit(partitions: int) -> None:
     """Each counts itself alone at first; the request for everything includes the list of partitions."""
     everything = [f"{number}" for number in range(partitions)]
     schedule, made = PollSchedule(), partitions + 1
@@ -97,7 +95,7 @@ def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(part
     assert 2 * made <= QUOTA
 
 
-def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
+def test_partition_taken_over_ignores_the_rate_limit() -> None:
     schedule = PollSchedule()
     everything = [f"{number}" for number in range(10)]
     schedule = schedule.answered(everything, 10.0, changed=True)
@@ -113,7 +111,7 @@ def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     assert not at_once
 
 
-def test_added_partitions_are_requested_one_piece_after_the_other() -> None:
+def test_added_partitions_are_requested_in_pieces() -> None:
     schedule = PollSchedule()
     schedule = schedule.answered(["0", "1"], 10.0, changed=True)
     schedule, _ = schedule.watch(["0"], 10)

@@ -35,15 +35,15 @@ def receiver(emulator: Emulator) -> Iterator[Open]:
         return receivers[-1]
 
     yield make
-    for each in receivers:
-        each.close()
+    for receiver in receivers:
+        receiver.close()
 
 
 def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
     return receive(receiver, count, most)["sequenceNumber"].to_pylist()
 
 
-def test_an_empty_batch_if_nothing_comes_in_time(receiver: Open) -> None:
+def test_receive_returns_an_empty_batch_after_the_wait(receiver: Open) -> None:
     reader = receiver("@latest")
     begun = time.monotonic()
     assert reader.receive(5, 0.3).num_rows == 0

@@ -104,7 +104,7 @@ def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) 
 
 
 @pytest.mark.parametrize("kind", ["time", "offset", "position"])
-def test_no_position_takes_an_owner_level_above_the_highest_given(hub: Hub, kind: str) -> None:
+def test_resolving_never_exceeds_the_highest_owner_level(hub: Hub, kind: str) -> None:
     moment, offset = hub.append(1), hub.state().last_offset
     hub.append(2)
     position = {"time": moment, "offset": AfterOffset(str(offset)), "position": Position(0, offset)}[kind]
@@ -136,7 +136,7 @@ def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None
     assert position_after_offset(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 9, "it is not retained"
 
 
-def test_an_offset_of_another_event_is_refused(hub: Hub) -> None:
+def test_offset_of_another_event_is_rejected(hub: Hub) -> None:
     """This source reads from the number on, and others from the offset."""
     hub.append(10)
     offset = find_offset(hub.address, 6, 0, timeout=20)
@@ -148,9 +148,7 @@ def test_an_offset_of_another_event_is_refused(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(("first", "before"), [(9, 8), (2, 1), (0, None)])
-def test_where_a_compacted_hub_has_no_such_event_it_is_the_offset_of_the_one_before(
-    hub: Hub, first: int, before: int | None
-) -> None:
+def test_offset_of_a_compacted_event_is_the_previous_one(hub: Hub, first: int, before: int | None) -> None:
     hub.append(40)
     expected = "-1" if before is None else find_offset(hub.address, before, 0, timeout=20)
     hub.emulator.compact(HUB, "0", first, 30)

@@ -45,7 +45,7 @@ def test_the_columns_of_a_plain_event() -> None:
     }
 
 
-def test_annotations_of_the_service_are_columns_and_an_epoch_is_shown_where_it_is_not_minus_one() -> None:
+def test_service_annotations_are_columns_and_a_default_epoch_is_omitted() -> None:
     key = text(b"x-opt-partition-key", 0xA3), text("schlüssel".encode())
     found = row(annotated(*key, text(b"x-opt-publisher", 0xA3), text(b"device-7")))
     assert (found["partitionKey"], found["publisher"], found["systemProperties"]) == ("schlüssel", "device-7", {})
@@ -138,9 +138,7 @@ def test_bodies(sections: bytes, body: bytes | None) -> None:
     ],
     ids=["a number", "a text", "a symbol", "binary"],
 )
-def test_of_keys_with_the_same_text_the_last_value_counts(
-    items: list[bytes], expected: dict[str, str], as_json: bool
-) -> None:
+def test_last_value_of_equal_key_texts_counts(items: list[bytes], expected: dict[str, str], as_json: bool) -> None:
     found = row(annotated(*items) + section(0x74, compound(0xC1, len(items), b"".join(items))), as_json)
     shown = {key: f'"{value}"' if as_json else value for key, value in expected.items()}
     assert (found["properties"], found["systemProperties"]) == (shown, shown)

@@ -56,7 +56,7 @@ TO_RAISE = "Make sure you are creating receiver with increasing epoch value to e
         ("amqp:not-found", "The link 'G3:1:receiver' is not found.", ErrorKind.OTHER),
     ],
 )
-def test_what_the_service_sends_is_understood(condition: str, text: str, means: ErrorKind) -> None:
+def test_service_errors_are_classified(condition: str, text: str, means: ErrorKind) -> None:
     for name in (condition, condition.rpartition(":")[2]):  # the second as azure-eventhub names it
         assert classify(name, text + TRACKED) is means
 
@@ -72,7 +72,7 @@ def test_what_the_service_sends_is_understood(condition: str, text: str, means: 
         ("A receiver with a higher epoch '636730203068015448' already exists. A new receiver", 636730203068015448),
     ],
 )
-def test_the_other_receivers_level_is_found_in_the_text(text: str, level: int) -> None:
+def test_other_receivers_level_is_parsed(text: str, level: int) -> None:
     error = ConnectionLostError(f"{text} {TO_RAISE} {TRACKED.format('ns:eventhub:hub~16383|$default')}")
     told = receiver._translated(error, None)  # type: ignore[arg-type]  # not needed for these
     assert isinstance(told, DisconnectedError)

@@ -62,14 +62,14 @@ def test_many_threads_fetch_one_token() -> None:
     credential.released.clear()
     tokens = TokenCache(lambda: credential)
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(tokens.get_token, "a") for _ in range(20)]
+        futures = [pool.submit(tokens.get_token, "a") for _ in range(20)]
         wait_until(lambda: credential.asked, "one of them fetches")
         credential.released.set()
-        assert {each.result(60).token for each in asked} == {"token-1"}
+        assert {future.result(60).token for future in futures} == {"token-1"}
     assert len(credential.asked) == 1
 
 
-def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: list[float]) -> None:
+def test_next_token_is_fetched_in_the_background_at_half_time(clock: list[float]) -> None:
     credential = Stepped(LONG)
     tokens = TokenCache(lambda: credential)
     first = tokens.get_token("a")
@@ -86,7 +86,7 @@ def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: 
     assert len(credential.asked) == 2
 
 
-def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: list[float]) -> None:
+def test_unexpired_token_is_used_until_the_next_one(clock: list[float]) -> None:
     credential = Stepped(LONG)
     tokens = TokenCache(lambda: credential)
     tokens.get_token("a")
@@ -102,7 +102,7 @@ def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: li
     assert tokens.get_token("a").token.startswith("token-")
 
 
-def test_a_refused_token_is_not_used_again_and_its_credential_neither(clock: list[float]) -> None:
+def test_refused_token_and_its_credential_are_dropped(clock: list[float]) -> None:
     made: list[Counting] = []
 
     def make() -> Counting:
@@ -121,7 +121,7 @@ def test_a_refused_token_is_not_used_again_and_its_credential_neither(clock: lis
     assert len(made) == count
 
 
-def test_what_a_service_asks_for_is_not_kept() -> None:
+def test_tokens_with_claims_are_not_cached() -> None:
     credential = Counting()
     tokens = TokenCache(lambda: credential)
     assert tokens.get_token("a", claims="more").token == "token-1"
@@ -163,9 +163,7 @@ def test_the_error_of_a_credential_is_a_short_line_without_secrets(error: Except
     assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_process_without_threads_uses_the_token_that_it_has(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_without_threads_uses_its_token(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -60,7 +60,7 @@ def test_start_rejects_positions_of_other_partitions(start: Start, positions: st
         start(positions)
 
 
-def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
+def test_new_partitions_are_listed(emulator: Emulator, start: Start) -> None:
     watcher = start()
     emulator.add_partitions(HUB, 2)
     emulator.append(HUB, 3, [b"x"] * 5)
@@ -69,7 +69,7 @@ def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     assert (watcher.states()["3"].begin, watcher.states()["3"].end) == (2, 5)
 
 
-def test_what_is_known_of_a_geo_replicated_hub_is_of_one_connection() -> None:
+def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator, ExitStack() as stack:
         partitions = MOST_NEW + 8  # more than one request asks about
         emulator.add_hub(HUB, partitions)
@@ -113,7 +113,7 @@ def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, sta
     assert watcher.states()["0"].end == 1
 
 
-def test_time_in_which_nobody_asked_is_no_silence(emulator: Emulator, start: Start) -> None:
+def test_time_without_requests_is_not_silence(emulator: Emulator, start: Start) -> None:
     """As of a process that was suspended, and then finds its connection closed."""
     watcher = start(timeout=2.0, schedule=PollSchedule(PollIntervals(60, 60, 60, 60, 0.1)))
     time.sleep(2.1)
@@ -136,7 +136,7 @@ def refreshed(watcher: HubWatcher) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
-def test_an_error_of_any_kind_is_raised_and_passes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_raised_and_recovered_from(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = start(timeout=0.3)
 
     def surprise(*_: object) -> None:
@@ -158,7 +158,7 @@ def test_starting_positions(emulator: Emulator, start: Start, positions: str, be
     assert watcher.starting_positions(["0"], watcher.latest_ms())["0"].next == begin
 
 
-def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
+def test_slow_starting_position_delays_no_other(
     emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     for partition in (0, 1):
@@ -187,7 +187,7 @@ def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
         assert watcher.states()["0"].end == count
 
 
-def test_latest_is_the_same_moment_in_partitions_that_are_asked_about_later(emulator: Emulator, start: Start) -> None:
+def test_latest_is_one_moment_for_all_partitions(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
     emulator.append(HUB, 1, [b"x"] * 3)
     watcher = start()
@@ -213,7 +213,7 @@ def test_latest_of_an_own_start_needs_no_clock(
     assert {partition: position.next for partition, position in starts.items()} == {"0": 3, "1": 0}
 
 
-def test_the_ends_of_many_partitions_are_all_known_or_an_error(emulator: Emulator, start: Start) -> None:
+def test_latest_ends_are_complete_or_an_error(emulator: Emulator, start: Start) -> None:
     emulator.add_partitions(HUB, MOST_NEW)
     emulator.append(HUB, MOST_NEW + 1, [b"before"] * 3)
     watcher = start('{"0": 0, "*": "latest"}', timeout=3.0)
@@ -232,7 +232,7 @@ def test_the_ends_of_many_partitions_are_all_known_or_an_error(emulator: Emulato
 
 @pytest.mark.parametrize("left", [3, 0], ids=["some are retained", "all have aged out"])
 @pytest.mark.parametrize(("hours", "lost"), [(0.9, False), (1.1, True)])
-def test_what_may_have_aged_out_since_latest_is_a_loss(
+def test_events_aged_out_since_latest_are_a_loss(
     emulator: Emulator, start: Start, hours: float, lost: bool, left: int
 ) -> None:
     """No hub retains events for less than an hour."""
@@ -268,7 +268,7 @@ def sent(emulator: Emulator, partition: str) -> dict[int, str]:
     return dict(zip(rows["sequenceNumber"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
 
-def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emulator, remembering: HubWatcher) -> None:
+def test_remembered_offsets_need_no_receiver(emulator: Emulator, remembering: HubWatcher) -> None:
     known = remembering.offsets({"0": 9}, LEVEL)
     emulator.append(HUB, 0, [b"x"] * 5)
     remembering.watch(["0"])
@@ -279,11 +279,11 @@ def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emul
     assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"
 
 
-def test_an_event_that_there_is_not_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:
+def test_missing_event_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:
     assert remembering.offsets({"0": 100, "1": 5}, LEVEL) == {"1": sent(emulator, "1")[5]}
 
 
-def test_of_a_hub_made_anew_nothing_earlier_is_remembered(emulator: Emulator, remembering: HubWatcher) -> None:
+def test_offsets_of_a_recreated_hub_are_dropped(emulator: Emulator, remembering: HubWatcher) -> None:
     emulator.delete_hub(HUB)
     emulator.add_hub(HUB, 2)
     emulator.append(HUB, 0, [b"x"] * 5)

@@ -181,7 +181,8 @@ ODD = {
 }
 
 GROUPS = st.one_of(
-    shapes(), *(st.lists(each, max_size=3) for each in (messages(), contradictions(), st.sampled_from([*ODD.values()])))
+    shapes(),
+    *(st.lists(strategy, max_size=3) for strategy in (messages(), contradictions(), st.sampled_from([*ODD.values()]))),
 )
 
 
@@ -206,7 +207,7 @@ SOME_COLUMNS = st.one_of(
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(sent=batches(), columns=SOME_COLUMNS, json_properties=st.booleans(), data=st.data())
-def test_the_rows_are_those_of_one_message_at_a_time(
+def test_rows_equal_those_of_the_slow_path(
     make: partial[Decoder], sent: list[bytes], columns: set[str], json_properties: bool, data: st.DataObject
 ) -> None:
     decoder, schema = make(json_properties, schema_of(columns)), schema_of(columns)
@@ -246,9 +247,7 @@ def test_messages_of_one_shape_are_read_by_a_template(tiers: Callable[[], Counte
 
 @pytest.mark.parametrize("kind", ["alike", "ids", "properties", "before", "behind"])
 @pytest.mark.parametrize("unlike", ["", "unlike "])
-def test_one_odd_message_takes_no_other_to_the_slow_path(
-    tiers: Callable[[], Counter[str]], kind: str, unlike: str
-) -> None:
+def test_one_odd_message_does_not_slow_down_others(tiers: Callable[[], Counter[str]], kind: str, unlike: str) -> None:
     plain, decoder = [usual(number, unlike + kind) for number in range(1000, 1400)], Decoder("0", False)
     rows = one_at_a_time(plain).batch
     tiers()
@@ -273,7 +272,7 @@ def test_a_template_is_learned_from_the_first_bytes_alone() -> None:
     assert scan.learn(ordinary(7, large + section(0x71, compound(0xC1, 2, text(b"a") + text(bytes(1024)))))) is None
 
 
-def test_a_template_longer_than_all_messages_together_fits_none(make: partial[Decoder]) -> None:
+def test_template_longer_than_all_messages_matches_none(make: partial[Decoder]) -> None:
     decoder = make(False)
     long_ones = [
         ordinary(number, head=section(0x70, compound(0xC0, 1, text(bytes(800), 0xA0)))) for number in range(20)

@@ -82,7 +82,7 @@ def peak() -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_frame_is_refused_before_it_costs_memory(what: str, peak: Callable[[], int]) -> None:
+def test_hostile_frames_are_rejected_without_allocating(what: str, peak: Callable[[], int]) -> None:
     sent, reason = HOSTILE[what]
     if what == "fields that are no list":
         assert decoded(sent) == (0x13, [None] * 11), "the rest is ignored"
@@ -122,7 +122,7 @@ def without_nulls(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("performative", SOUND, ids=lambda value: type(value).__name__)
-def test_sound_frames_are_decoded_as_by_the_client_also_without_nulls_at_the_end(performative: Any) -> None:
+def test_valid_frames_are_decoded_as_by_the_client(performative: Any) -> None:
     sent = server.encode_frame(0, performative)
     assert decoded(sent) == decode_frame(memoryview(sent)[8:])
     if sent[10] < 0x40:  # the client decodes no frames of SASL without all fields
@@ -130,13 +130,13 @@ def test_sound_frames_are_decoded_as_by_the_client_also_without_nulls_at_the_end
         assert decoded(frame(sent[8:11] + codec.encode(without_nulls(fields)))) == decoded(sent)
 
 
-def test_limits_that_a_peer_leaves_out_are_numbers_for_the_client() -> None:
+def test_omitted_limits_have_defaults() -> None:
     sent = (server.Open("hub", None), server.Begin(0, 1, 1000, 1000))
     opened, begun = (decoded(server.encode_frame(0, performative))[1] for performative in sent)
     assert (opened[2:4], begun[4]) == ([2**32 - 1, 2**16 - 1], 2**32 - 1)
 
 
-def test_an_answer_is_handed_on_and_a_heartbeat_is_empty() -> None:
+def test_token_answers_and_heartbeats_are_decoded() -> None:
     code, given = decoded(transfer(message := b"\x00\x53\x77\xa1\x02ok"))
     assert (code, given[:5], bytes(given[-1])) == (0x14, [0, 0, b"", 0, True], message)
     assert decoded(server.EMPTY_FRAME) == (1, b"EMPTY")
@@ -190,7 +190,7 @@ def test_a_hostile_peer_costs_neither_memory_nor_time(
     assert peak() < 32 << 20
 
 
-def test_a_frame_that_came_with_the_one_before_has_come() -> None:
+def test_has_frame_finds_a_buffered_frame() -> None:
     """The socket has nothing more to read."""
     ours, peer = socket.socketpair()
     with ours, peer:

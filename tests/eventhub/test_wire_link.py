@@ -30,7 +30,7 @@ def full(emulator: Emulator) -> Emulator:
 # --- the contract with the client --------------------------------------------------------------------------------
 
 
-def test_the_installed_client_has_been_tested() -> None:
+def test_installed_client_is_the_tested_version() -> None:
     assert azure.eventhub.__version__ == client.TESTED, (
         "a new azure-eventhub: if all tests of tests/eventhub pass with it, set TESTED to its version"
     )
@@ -51,7 +51,7 @@ def test_credit_and_window_are_renewed_and_counters_wrap(
         assert 590 <= opened.delivery_count < 5010
 
 
-def test_credit_is_granted_for_a_whole_batch_and_not_beyond_what_is_wanted(full: Emulator, handlers: list[Any]) -> None:
+def test_credit_covers_a_batch_and_no_more_than_requested(full: Emulator, handlers: list[Any]) -> None:
     with reading(address_of(full), prefetch=100) as reader:
         assert reader.receive(1, 5.0, 1).num_rows == 1
         granted, flow = list[int](), handlers[0]._link.flow
@@ -123,7 +123,7 @@ def test_invalid_bytes_are_one_clear_error(full: Emulator, sent: bytes, reason: 
 # --- how it ends -------------------------------------------------------------------------------------------------
 
 
-def test_events_that_came_before_an_error_are_returned_first(full: Emulator) -> None:
+def test_events_before_an_error_are_returned_first(full: Emulator) -> None:
     with reading(address_of(full), prefetch=1000) as reader:
         got = reader.receive(10, 5.0)["sequenceNumber"].to_pylist()
         full.drop_connections()

@@ -72,9 +72,7 @@ def test_requests_keep_to_the_credit_whenever_it_is_granted(
     assert len(clients) == 1, "no time limit has passed"
 
 
-def test_a_flood_of_messages_in_place_of_credit_is_an_error(
-    emulator: Emulator, granting: Callable[[Grant], None]
-) -> None:
+def test_flood_of_unrequested_messages_is_an_error(emulator: Emulator, granting: Callable[[Grant], None]) -> None:
     emulator.add_hub(HUB, 3)
 
     def flood(link: IncomingLink) -> None:
@@ -139,7 +137,7 @@ def test_a_response_has_a_value_or_a_refusal() -> None:
 
 @settings(max_examples=300)
 @given(data=st.data())
-def test_a_response_cut_off_or_changed_is_one_or_a_clear_error(data: st.DataObject) -> None:
+def test_truncated_or_changed_responses_are_valid_or_one_error(data: st.DataObject) -> None:
     response = bytearray(RESPONSE)
     for _ in range(data.draw(st.integers(0, 3))):
         response[data.draw(st.integers(0, len(response) - 1))] = data.draw(st.integers(0, 255))

@@ -45,7 +45,7 @@ def rows(*events: Event, json_properties: bool = False) -> list[dict[str, Any]]:
 
 @settings(deadline=None, max_examples=200)
 @given(st.one_of(messages(), contradictions()), st.booleans())
-def test_a_message_is_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
+def test_messages_are_decoded_as_by_the_client(message: bytes, json_properties: bool) -> None:
     expected = rows(decoded_by_client(message), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
@@ -82,7 +82,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_an_impossible_value_is_one_clear_error_and_costs_no_memory(what: str) -> None:
+def test_invalid_values_are_one_error_without_allocating(what: str) -> None:
     message = with_property(HOSTILE[what])
     rows(parse(with_property(b"\x45")))  # for what is imported or created once
     tracemalloc.start()
@@ -125,7 +125,7 @@ NUMBER = text(b"x-opt-sequence-number", 0xA3)
         (ordinary(7).replace(timestamp(1_700_000_000_007), text(b"late")), "^its time does not fit the column$"),
     ],
 )
-def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes, reason: str) -> None:
+def test_invalid_events_are_one_error(message: bytes, reason: str) -> None:
     with pytest.raises(UnreadableError, match=reason):
         parse(message)
 
@@ -140,9 +140,7 @@ def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes, reaso
         (compound(0xE0, 3, b"\x41"), (7, b"7000")),
     ],
 )
-def test_the_annotations_are_found_behind_an_unreadable_value_of_known_size(
-    poison: bytes, known: tuple[int | None, bytes | None]
-) -> None:
+def test_annotations_are_found_after_an_unreadable_value(poison: bytes, known: tuple[int | None, bytes | None]) -> None:
     pairs = compound(0xC1, SERVICE_ITEMS + 2, text(b"bad", 0xA3) + poison + service_annotations(7))
     with pytest.raises(UnreadableError) as caught:
         parse(section(0x72, pairs) + section(0x75, b"\xff"))
@@ -231,7 +229,7 @@ def test_a_map_may_have_any_number_of_keys(kind: str) -> None:
     assert len(decode(compound(0xC0, 1, keys, True), 0)[0][0]) == 5000
 
 
-def test_no_sender_can_choose_keys_of_a_large_map_that_collide() -> None:
+def test_senders_cannot_choose_colliding_keys() -> None:
     """With hashes that are the same in all processes, as in Spark's workers, 82,000 keys took 5.5 s; so did small maps
     with keys that are slow to compare."""
     program = (
@@ -249,7 +247,7 @@ def test_no_sender_can_choose_keys_of_a_large_map_that_collide() -> None:
     assert not set(one.stdout.split()) & set(other.stdout.split())
 
 
-def test_an_event_with_many_properties_has_all_of_them_the_last_of_a_name() -> None:
+def test_last_of_many_equal_properties_counts() -> None:
     names = [b"p%d" % number for number in range(5000)]
     pairs = b"".join(text(name) + text(b"first") for name in names)
     pairs += text(names[7], 0xA0) + text(b"last") + long(5) + text(b"of a number") + text(b"5") + text(b"of a text")
@@ -262,7 +260,7 @@ def test_an_event_with_many_properties_has_all_of_them_the_last_of_a_name() -> N
     assert dict(row["systemProperties"]) == dict.fromkeys(map(bytes.decode, names), "null")
 
 
-def test_a_large_map_within_a_value_has_one_value_of_each_name() -> None:
+def test_nested_large_map_has_unique_keys() -> None:
     keys = b"".join(text(b"k%d" % number) + long(number) for number in range(300)) + text(b"k0") + long(7)
     body = parse(ANNOTATIONS + section(0x77, compound(0xC1, 602, keys)))[0]
     assert json.loads(body or b"") == {f"k{number}": number or 7 for number in range(300)}

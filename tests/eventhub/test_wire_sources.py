@@ -81,7 +81,7 @@ def send_in_cuts(sock: socket.socket, stream: bytes, size: int) -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int, str]], seed: int) -> None:
+def test_payload_of_any_frames_in_any_pieces_is_the_stream(pieces: list[tuple[int, str]], seed: int) -> None:
     randomly, peer = random.Random(seed), Peer()
     try:
         stream, expected, pongs = b"", b"", list[tuple[int, bytes]]()
@@ -117,7 +117,7 @@ def test_the_head_of_a_frame_may_come_byte_by_byte(peer: Peer, size: int) -> Non
     assert found == size
 
 
-def test_what_came_before_a_close_is_read_first(peer: Peer) -> None:
+def test_data_before_a_close_is_read_first(peer: Peer) -> None:
     peer.socket.sendall(frame(b"the reason") + frame(struct.pack(">H", 1001) + b"bye", CLOSE))
     assert peer.read(10) == b"the reason"
     with pytest.raises(ConnectionError, match="closed the websocket with code 1001"):
@@ -135,14 +135,14 @@ def test_what_came_before_a_close_is_read_first(peer: Peer) -> None:
         (frame(b"x" * 126, PING), "control frame of 126 bytes"),
     ],
 )
-def test_what_no_server_may_send_ends_the_connection(peer: Peer, sent: bytes, why: str) -> None:
+def test_invalid_server_frames_end_the_connection(peer: Peer, sent: bytes, why: str) -> None:
     peer.socket.sendall(frame(b"data") + sent)
     assert peer.read(4) == b"data"
     with pytest.raises(MalformedError, match=why):
         peer.read(1)
 
 
-def test_closing_tells_the_peer_and_does_not_wait_for_it(peer: Peer) -> None:
+def test_close_notifies_the_peer_without_waiting(peer: Peer) -> None:
     peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own would read on from here
     peer.read(400)
     read = list[int]()

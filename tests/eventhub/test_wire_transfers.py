@@ -180,7 +180,7 @@ MORE = frame(transfer([*WHOLE[:5], YES[0]], bytes(1000)))
         (frame(b"\x00\x53\x14\xc0\x01\x01"), "an invalid AMQP transfer"),
     ],
 )
-def test_a_malformed_frame_is_one_clear_error(
+def test_malformed_frames_are_one_error(
     make: partial[Transfers], monkeypatch: pytest.MonkeyPatch, sent: bytes, reason: str
 ) -> None:
     monkeypatch.setattr(transfers, "MAX_DELIVERY_BYTES", 5000)
@@ -194,7 +194,7 @@ def test_a_malformed_frame_is_one_clear_error(
 
 @settings(deadline=None)
 @given(sent=deliveries(), data=st.data())
-def test_changed_bytes_are_messages_or_one_clear_error(
+def test_changed_bytes_are_messages_or_one_error(
     make: partial[Transfers], sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
 ) -> None:
     stream = bytearray(b"".join(each for each, _ in sent[0]))

@@ -136,7 +136,7 @@ def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes]]:
 
 def only(found: Events) -> bytes:
     """The one event that there is."""
-    ((keyed,),) = (each.values() for each in found.values())
+    ((keyed,),) = (by_key.values() for by_key in found.values())
     head, body = keyed.events
     return head + body
 
@@ -157,7 +157,7 @@ VALUES = st.one_of(
 
 
 @given(st.binary(max_size=600), st.text(max_size=100), st.dictionaries(st.text(max_size=300), VALUES, max_size=5))
-def test_the_client_reads_what_is_encoded(body: bytes, key: str, properties: Mapping[str, Any]) -> None:
+def test_client_decodes_encoded_events(body: bytes, key: str, properties: Mapping[str, Any]) -> None:
     encoder = Encoder()
     for _ in range(2):  # what repeats is kept
         pairs = [encoder.pair(name, value) for name, value in properties.items()]
@@ -169,7 +169,7 @@ def test_the_client_reads_what_is_encoded(body: bytes, key: str, properties: Map
 def test_a_large_number_of_properties_and_a_tombstone() -> None:
     many = {f"name {number}": number for number in range(300)}
     encoder = Encoder()
-    assert read(encoder.head(b"", None, [encoder.pair(*each) for each in many.items()]))[2] == many
+    assert read(encoder.head(b"", None, [encoder.pair(*item) for item in many.items()]))[2] == many
     assert read(encoder.head(None, "key"))[:2] == (None, "key")
     assert encoder.pair("a", True) != encoder.pair("a", 1)
 
@@ -182,7 +182,7 @@ def test_windows_keep_the_order_of_each_key_and_the_limits(events: dict[str, lis
         return Keyed(encoder.envelope(key), [part for body in bodies for part in (encoder.head(body, key), body)])
 
     found: dict[str, list[bytes]] = {key: [] for key in events}
-    for window in windows([keyed(*each) for each in events.items()], most):
+    for window in windows([keyed(*item) for item in events.items()], most):
         keys = list[str]()
         for batch in window:
             message = decode_payload(memoryview(batch.payload))
@@ -195,13 +195,13 @@ def test_windows_keep_the_order_of_each_key_and_the_limits(events: dict[str, lis
 
 
 @pytest.mark.parametrize(("keys", "size", "together"), [(250, 10, [100, 100, 50]), (6, 400_000, [2, 2, 2])])
-def test_so_much_is_on_its_way_at_once(keys: int, size: int, together: list[int]) -> None:
+def test_windows_limit_messages_and_bytes_in_flight(keys: int, size: int, together: list[int]) -> None:
     keyed = [Keyed(Encoder().envelope(str(key)), [b"", bytes(size)]) for key in range(keys)]
     assert [len(window) for window in windows(keyed, 2_000_000)] == together
 
 
 @given(st.binary(min_size=1, max_size=2000), st.integers(60, 700), st.integers(0, 0xFFFFFFFF))
-def test_a_batch_is_sent_in_frames_that_the_peer_takes(payload: bytes, largest: int, number: int) -> None:
+def test_batch_is_split_into_frames_of_the_peers_size(payload: bytes, largest: int, number: int) -> None:
     got = bytearray()
     frames = list(transfer_frames(3, 2, number, payload, largest))
     for index, frame in enumerate(frames):
@@ -242,7 +242,7 @@ def test_an_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: St
     assert kept == {name: row.get(name) for name in frame.names}
 
 
-def test_a_row_goes_to_its_partition_or_where_the_hub_puts_its_key() -> None:
+def test_rows_are_grouped_by_partition_and_key() -> None:
     rows = [
         {"body": "a", "partitionKey": "7"},
         {"body": "b", "partitionId": 2},
@@ -255,7 +255,7 @@ def test_a_row_goes_to_its_partition_or_where_the_hub_puts_its_key() -> None:
 
 
 @pytest.mark.parametrize("name", ["body", "partitionKey", "properties"])
-def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
+def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
     """Casts of binary in Spark make such texts."""
     texts = pa.StringArray.from_buffers(3, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffb"))
     maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["p"] * 3), texts)
@@ -271,7 +271,7 @@ def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
     assert RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
 
-def test_an_event_has_room_for_its_key_twice() -> None:
+def test_key_counts_twice_in_the_size_limit() -> None:
     """It stands before the events of a batch too, for the hub."""
     row = {"body": "x" * 700, "partitionKey": "k" * 128}
     (keyed,) = made([row], KEYED)[None].values()
@@ -302,7 +302,7 @@ def test_columns_of_kafkas_sink() -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "7", "-128", "200", "300", "40000", "-2000000000", "4000000000", "0.5", "1.5"])
-def test_numbers_do_not_make_an_event_larger_than_it_was(number: str) -> None:
+def test_numbers_shrink_to_fit_the_size_limit(number: str) -> None:
     """Types are not known, so that in 8 bytes each, 4,000 numbers of 1 byte would grow by 32 kB."""
     value = float(number) if "." in number else int(number)
     least = {-128: 2, 0: 1, 7: 2, 200: 2, 300: 3, 40_000: 3}.get(int(value) if value == int(value) else 1, 5)
@@ -316,7 +316,7 @@ def test_numbers_do_not_make_an_event_larger_than_it_was(number: str) -> None:
         made([{"body": b"body" + bytes(10), "properties": properties}], frame, json=True, most=size)
 
 
-def test_numbers_have_one_type_where_there_is_room() -> None:
+def test_numbers_have_one_type_within_the_size_limit() -> None:
     """A receiver that expects a long has one, whatever its value."""
     encoder = Encoder()
     assert [encoder.pair("p", value)[3:4] for value in (7, -128, 128, 1 << 40)] == [b"\x55", b"\x55", b"\x81", b"\x81"]
@@ -341,7 +341,7 @@ def parsed(event: bytes) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("given", [STANDARD, {"content-type": '"text/plain"'}, {"x-opt-kafka-key": "[1]"}, {}])
-def test_properties_of_a_message_are_sent_as_they_were_read(given: dict[str, str]) -> None:
+def test_message_properties_round_trip(given: dict[str, str]) -> None:
     own = {"x-opt-sequence-number-epoch": "3", "x-opt-publisher": '"p"', "to": "null"}
     row = {"body": b"body", "partitionKey": "k", "properties": [("p", "1")]}
     event = only(made([row | {"systemProperties": [*(own | given).items()]}], BESIDE, json=True))
@@ -353,7 +353,7 @@ def test_properties_of_a_message_are_sent_as_they_were_read(given: dict[str, str
     assert parsed(event) == given
 
 
-def test_a_system_property_that_no_message_can_have_is_named() -> None:
+def test_invalid_system_property_is_named() -> None:
     for wrong in (
         {"content-type": "5"},
         {"creation-time": '"now"'},
@@ -369,7 +369,7 @@ def test_a_system_property_that_no_message_can_have_is_named() -> None:
         Columns.from_schema(BESIDE)
 
 
-def test_a_header_that_comes_twice_among_many_is_named() -> None:
+def test_repeated_header_among_many_is_named() -> None:
     """By the square of their number, 80,000 headers took a minute."""
     headers = [{"key": f"header {number}", "value": b""} for number in range(80_000)]
     frame = schema(value=BINARY, headers=HEADERS)
@@ -391,9 +391,9 @@ DEEP = "[" * 3000 + "]" * 3000
         *((number, json.loads(number)) for number in (str((1 << 64) - 1), str(-(1 << 63)), "5e-324")),
         *((other, other.encode()) for other in ('{"a":1}', "[true, false]", "[1, -1]", "[128]", '{"a"', DEEP)),
     ],
-    ids=lambda each: str(each)[:20],
+    ids=lambda value: str(value)[:20],
 )
-def test_properties_that_are_json_get_their_types_back(text: str, value: Any) -> None:
+def test_json_properties_restore_types(text: str, value: Any) -> None:
     event = only(made([{"body": "a", "properties": [("p", text)]}], JSON, json=True))
     assert read(event) == (b"a", None, {"p": value})
 
@@ -408,9 +408,9 @@ def test_properties_that_are_json_get_their_types_back(text: str, value: Any) ->
             for number in (str(1 << 64), str(-(1 << 63) - 1), "1e400", "-1E400", "9" * 5000, "1e-400", f"-0.{0:0400}1")
         ),
     ],
-    ids=lambda each: str(each)[:20],
+    ids=lambda value: str(value)[:20],
 )
-def test_properties_that_are_not_json_or_too_large_are_named(properties: list[tuple[str, str]], problem: str) -> None:
+def test_invalid_json_properties_are_named(properties: list[tuple[str, str]], problem: str) -> None:
     with unsendable(problem):
         made([{"body": "a", "properties": properties}], JSON, json=True)
 
@@ -418,4 +418,6 @@ def test_properties_that_are_not_json_or_too_large_are_named(properties: list[tu
 @pytest.fixture(autouse=True)
 def _no_warnings(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     yield
-    assert not [each for each in recwarn.list if each.category is not ResourceWarning]  # those are other tests' sockets
+    assert not [
+        warning for warning in recwarn.list if warning.category is not ResourceWarning
+    ]  # those are other tests' sockets

@@ -52,9 +52,7 @@ def write(event_hub: EventHub, links: LinkPool) -> Callable[..., SendResult]:
     return send
 
 
-def test_events_of_a_key_arrive_in_order_and_all_are_counted(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_events_of_a_key_arrive_in_order(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     rows = [{"body": b"%d" % number, "key": f"key {number % 50}"} for number in range(3000)]
     sent = write(rows, KEYED)
     assert (sent.events, sent.busy, sent.again) == (3000, 0, 0)
@@ -65,7 +63,7 @@ def test_events_of_a_key_arrive_in_order_and_all_are_counted(
     assert len({event.partition for event in event_hub.events()}) == 4, "keys are in all partitions"
 
 
-def test_the_order_of_a_key_survives_refusals_of_some_batches(
+def test_refused_batches_keep_the_order_of_a_key(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
@@ -84,7 +82,7 @@ def test_the_order_of_a_key_survives_refusals_of_some_batches(
     assert by_key == {f"key {k}": 3 * list(range(k, 400, 20)) for k in range(20)}, "and nothing is there twice"
 
 
-def test_only_batches_without_an_answer_are_sent_again(
+def test_only_unacknowledged_batches_are_resent(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those that were on their way when the connection broke."""
@@ -107,14 +105,12 @@ def test_only_batches_without_an_answer_are_sent_again(
     event_hub.emulator.delay(0, partition=1)
     event_hub.emulator.drop_connections()
     thread.join(60)
-    assert [(each.events, each.again) for each in result] == [(50, len(late))]
+    assert [(sent.events, sent.again) for sent in result] == [(50, len(late))]
     assert len(late) > 1
     assert sorted(event.body for event in event_hub.events()[51:]) == sorted(late)
 
 
-def test_a_batch_that_is_sent_three_times_is_counted_once(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_batch_sent_three_times_is_counted_once(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     write([{"body": b"first"}])
     event_hub.emulator.delay(1000)
     result: list[SendResult] = []
@@ -130,9 +126,7 @@ def test_a_batch_that_is_sent_three_times_is_counted_once(
     assert [(sent.batches, sent.again) for sent in result] == [(1, 1)]
 
 
-def test_a_hub_that_answers_slowly_has_taken_what_it_answers(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_slow_acknowledgements_postpone_the_timeout(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """`sendTimeout` is for a hub that takes nothing."""
     keys = [next(key for key in map(str, range(99)) if partition_for_key(key, 4) == index) for index in range(4)]
     write([{"body": b"first", "key": "k"}], KEYED)
@@ -150,16 +144,14 @@ def test_parts_are_not_larger_with_rows_of_few_bytes(
     task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
     batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
     parts = [
-        sum(len(each.events) // 2 for each in part[None].values())
+        sum(len(keyed.events) // 2 for keyed in part[None].values())
         for part in task._encoded(batches, SendResult())
         if part
     ]
     assert parts == [100] * 5
 
 
-def test_the_largest_event_that_azures_client_sends_is_sent(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_largest_event_of_azures_client_is_sent(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     largest = b"x" * ((1 << 20) - 16)
     with producer(event_hub.connection_string) as client:
         client.send_batch([EventData(largest)])
@@ -169,17 +161,13 @@ def test_the_largest_event_that_azures_client_sends_is_sent(
         write([{"body": largest + b"x"}])
 
 
-def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_too_large_row_prevents_sending(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     with raises(UnsendableEventError, "EHB_ROW_UNSENDABLE", problem=re.compile("Row 301 of a task")):
         write([{"body": b"x"}] * 300 + [{"body": b"x" * (1 << 20)}])
     assert len(event_hub.events()) == 0
 
 
-def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_on_unsendable_skip_counts_skipped_rows(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     rows = [{"body": b"a"}, {"body": b"x" * (1 << 20)}, {"body": b"b", "key": "k" * 129}, {"body": b"c", "key": "k"}]
     sent = write(rows, KEYED, size=3, onUnsendable="skip")
     assert (sent.events, sent.skipped) == (2, 2)
@@ -187,9 +175,7 @@ def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
     assert sorted(event.body for event in event_hub.events()) == [b"a", b"c"]
 
 
-def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_silent_hub_is_retried_and_fails_the_task(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """Long before the client's own time limit."""
     write([{"body": b"first"}])
     event_hub.emulator.delay(1000)
@@ -198,7 +184,7 @@ def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
     assert len(event_hub.events()) == 3
 
 
-def test_a_busy_hub_is_waited_for_and_each_of_its_answers_counted(
+def test_throttled_batches_are_retried_and_counted(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
@@ -230,7 +216,7 @@ REFUSED = CredentialsRefusedError("EHB_CREDENTIALS_REFUSED", hub="hub", reason="
         ),
     ],
 )
-def test_a_missing_hub_and_a_refused_token_are_final_if_they_come_twice_in_a_row(
+def test_missing_hub_or_refused_token_is_final_twice_in_a_row(
     event_hub: EventHub,
     write: Callable[..., SendResult],
     monkeypatch: pytest.MonkeyPatch,
@@ -269,9 +255,7 @@ def to_partition(connection: str, timeout: str) -> SendResult:
     return WriteTask(write_options(given), Columns(0, partition=1), LinkPool()).write([row])
 
 
-def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
-    event_hub: EventHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_throttled_partition_list_is_retried(event_hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.2)
     monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 0.5)
     event_hub.emulator.server_busy(seconds=4.0)
@@ -279,7 +263,7 @@ def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
-def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
+def test_missing_hub_or_invalid_key_fails_the_task_at_once(
     event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     with raises(MissingError, "EHB_HUB_NOT_FOUND", what=re.compile("Event hub 'none' at "), problem="does not exist"):
@@ -291,7 +275,7 @@ def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
         to_partition(wrong, "5 s")
 
 
-def test_answers_are_read_while_there_is_more_to_send(
+def test_acknowledgements_are_read_while_sending(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection on which all batches take longer than sendTimeout, and the hub answers one after the other."""
@@ -309,7 +293,7 @@ def test_answers_are_read_while_there_is_more_to_send(
     assert len(event_hub.events()) == 90
 
 
-def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, links: LinkPool) -> None:
+def test_connections_are_opened_to_named_partitions_only(event_hub: EventHub, links: LinkPool) -> None:
     given = {"connectionString": event_hub.connection_string, "onUnsendable": "skip"}
     sent = WriteTask(write_options(given), Columns(0, partition=1), links).write(
         [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
@@ -318,7 +302,7 @@ def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, li
     assert [partition for _, partition in links._idle] == ["3"]
 
 
-def test_a_hub_that_is_away_for_a_while(
+def test_unavailable_hub_is_retried(
     event_hub: EventHub, write: Callable[..., SendResult], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_ehbalance")
@@ -332,7 +316,7 @@ def test_a_hub_that_is_away_for_a_while(
     assert result[0].events == len(event_hub.events()) == 10
 
 
-def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
+def test_settling_own_deliveries_is_no_acknowledgement(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """As its answers to tokens, which the client does not settle; their numbers are not those of batches."""
     emulator = event_hub.emulator
 
@@ -352,20 +336,18 @@ def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write
     emulator.delay(0)
     emulator.drop_connections()
     thread.join(30)
-    assert [each.again for each in result] == [1]
+    assert [sent.again for sent in result] == [1]
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"idle_timeout": 1.0}])
-def test_a_link_that_was_silent_for_too_long_is_opened_again(
-    event_hub: EventHub, write: Callable[..., SendResult]
-) -> None:
+def test_idle_link_is_reopened(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     write([{"body": b"first"}])
     wait_until(lambda: event_hub.emulator.connections() == 0, "the hub has ended the connection")
     assert write([{"body": b"second"}]).events == 1
     assert [event.body for event in event_hub.events()] == [b"first", b"second"]
 
 
-def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
+def test_pausing_hub_receives_a_batch_once(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """Also while it waits in a write. The client would break a connection on which nothing is acknowledged for a
     second."""
     write([{"body": b"first"}])
@@ -377,7 +359,7 @@ def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callabl
     assert len(event_hub.events()) == 21
 
 
-def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
+def test_links_are_reused_and_dropped_when_idle(
     event_hub: EventHub, write: Callable[..., SendResult], links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kept() -> list[Any]:
@@ -394,9 +376,7 @@ def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
     assert len(event_hub.events()) == 3
 
 
-def test_a_client_of_another_shape_is_refused(
-    write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_client_is_rejected(write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ConsumerProducerMixin, "_open")
     with raises(ClientVersionError, "EHB_CLIENT_UNSUPPORTED"):
         write([{"body": b"x"}])
@@ -409,7 +389,7 @@ def _closed(links: LinkPool) -> Iterator[None]:
         link.close()
 
 
-def test_what_fails_while_more_is_encoded_is_what_is_raised(
+def test_error_while_encoding_is_the_original_one(
     event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: Any, **__: Any) -> None:
