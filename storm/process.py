@@ -400,6 +400,7 @@ class Process:
             query=logged.query_state(progress),
             resume=logged.resumed(),
             latest_ms=first.at_ms,
+            checked=found,
         )
         self.engine = QueryEngine(
             member,

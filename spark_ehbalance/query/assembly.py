@@ -18,6 +18,7 @@ from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
 from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
@@ -46,6 +47,7 @@ class _RecoveredState(NamedTuple):
     progress: Mapping[str, Progress]
     earlier: EarlierBatches
     latest_ends: Mapping[str, Position]
+    table: Snapshot | None = None
 
 
 def start_planner(
@@ -154,6 +156,7 @@ def _member(options: Options, query: StreamOffset, place: _RecoveredState, logge
         resume=logged.resumed(),
         latest_ms=query.first_start.at_ms if query.first_start else 0,
         ends=place.latest_ends,
+        checked=place.table,
     )
 
 
@@ -171,7 +174,7 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:
         found, ends = join_table(store, options, last, query.hub, hub)
-    return _RecoveredState(*recover(logged, found, query.lineage), ends)
+    return _RecoveredState(*recover(logged, found, query.lineage), ends, found)
 
 
 def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:

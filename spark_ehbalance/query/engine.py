@@ -336,8 +336,7 @@ class QueryEngine:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = TableState(self.member.table, self.member.recorded_batch)
-        # While the table is unavailable no member can take a partition.
-        seen = {} if self.member.failures else {p: holding.checkpoint.next for p, holding in holdings.items()}
+        seen = {p: holding.checkpoint.next for p, holding in holdings.items()}
         leases, progress = self.member.leases, self.member.query.progress
         lapsed = {p: x for p, x in progress.items() if p not in holdings and p in leases and leases[p].epoch == x.epoch}
         seen |= {p: known.next for p in lapsed if (known := leases[p].checkpoint) is not None}

@@ -65,8 +65,8 @@ class _Turn:
 class MemberEngine:
     """One query's membership in its group. Not thread-safe: a driver with threads needs a lock.
 
-    `resume` is as in `Membership`. At the group's first start `latest` means `latest_ms` and `ends`, as in
-    `RecordLatest`.
+    `resume` is as in `Membership`, `checked` as in `Membership.initial`. At the group's first start `latest` means
+    `latest_ms` and `ends`, as in `RecordLatest`.
     """
 
     author: Author
@@ -78,6 +78,7 @@ class MemberEngine:
     resume: Mapping[str, ResumePoint] = field(default_factory=dict)
     latest_ms: int = 0
     ends: Mapping[str, Position] = field(default_factory=dict)
+    checked: Snapshot | None = None
 
     def __post_init__(self) -> None:
         #: Number of members, as of the last turn.
@@ -89,7 +90,7 @@ class MemberEngine:
         self.idle_cycles = 0
         #: Consecutive store failures.
         self.failures = 0
-        self._member = Membership.initial(self.author, self.settings, self.resume)
+        self._member = Membership.initial(self.author, self.settings, self.resume, self.checked)
         self._pace = Pace()
         self._balanced: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's

@@ -150,9 +150,17 @@ class Membership:
     owned_leases: OwnedLeases = field(default_factory=OwnedLeases)
 
     @classmethod
-    def initial(cls, author: Author, settings: Settings, resume: Mapping[str, ResumePoint] | None = None) -> Membership:
-        """The state before the first read."""
-        return cls(author, settings, resume or {}, LeaseDuration.initial(author, settings.lease_duration))
+    def initial(
+        cls,
+        author: Author,
+        settings: Settings,
+        resume: Mapping[str, ResumePoint] | None = None,
+        checked: Snapshot | None = None,
+    ) -> Membership:
+        """The state before the first read. `checked` is the table that was compared with the query's checkpoint."""
+        duration = LeaseDuration.initial(author, settings.lease_duration)
+        state = GroupState() if checked is None else GroupState(checked.leases, checked.table)
+        return cls(author, settings, resume or {}, duration, group_state=state)
 
     @property
     def snapshot(self) -> Snapshot:

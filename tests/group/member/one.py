@@ -120,7 +120,7 @@ class One:
 
 
 def member(strategy: str = "greedy", **settings: Any) -> MemberEngine:
-    names = ("query", "resume", "latest_ms", "ends")
+    names = ("query", "resume", "latest_ms", "ends", "checked")
     arguments = {name: settings.pop(name) for name in names if name in settings}
     return MemberEngine(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
 

@@ -11,16 +11,17 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, Leave, RequestHandover, Steal, apply
-from spark_ehbalance.group.member.protocol import Committed, GroupRead, ReadGroup, StoreFailed, Tick
+from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.protocol import Committed, Fail, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from tests.group.member.one import AT_MS, OPERATOR, START, One
-from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, unfailing
+from tests.group.member.one import AT_MS, OPERATOR, START, One, member
+from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, snapshot_of, unfailing
 from tests.lease_table.store_conformance import BOB
-from tests.raising import raises
+from tests.raising import assert_reports, raises
 
 #: Seconds before a retry after a failure: the longest of `pacing.pause`.
 PAUSE = 6.0
@@ -57,6 +58,15 @@ def test_replaced_table_stops_this_member(found: str) -> None:
     with raises(DataLossError, "EHB_LEASE_TABLE_REPLACED", known="first", found=found):
         one.begin()
     assert not one.ann.owned
+
+
+def test_a_table_lost_between_check_and_join_stops_this_member() -> None:
+    checked = snapshot_of((), [Lease("0", epoch=3, checkpoint=START)])
+    late = member(checked=checked)
+    late.handle(Tick(), Clocks(1000.0, AT_MS))
+    (failed,) = late.handle(GroupRead(replace(checked, leases={}), ()), Clocks(1000.0, AT_MS))
+    assert isinstance(failed, Fail)
+    assert_reports(failed.error, "EHB_LEASE_TABLE_STALE", what="epoch of partition 0", known=3, found="missing")
 
 
 @pytest.mark.parametrize("lost", ["a row", "an epoch", "everything", "a checkpoint"])
