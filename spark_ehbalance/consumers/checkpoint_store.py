@@ -90,7 +90,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._epochs: dict[str, int] = {}  # granted partitions
         self._unopened: set[str] = set()  # granted partitions whose receivers are not open yet
         self._handed_out: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
-        self._asked: set[str] = set()  # owned partitions with a pending handover, as of the last claim
+        self._requested: set[str] = set()  # owned partitions with a pending handover, as of the last claim
         self._observations, self._read_at = Observations(), float("-inf")
         self._tidied = 0
         self._partitions: tuple[str, ...] = ()
@@ -272,13 +272,14 @@ class DeltaCheckpointStore(CheckpointStore):
             changes.append(self._new(t.RecordLatest, latest_ms=self._hub_ms, ends=self._latest_ends or {}))
         draft = t.apply(snapshot, changes).after
         leaving = draft.members[owner].state is MemberState.LEAVING
-        asked, self._asked = self._asked, {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
+        handed_over = {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
+        requested, self._requested = self._requested, handed_over
         for lease in draft.owned_by(owner):
-            if lease.partition in asked and (leaving or self._was_asked_long_ago(lease)):
+            if lease.partition in requested and (leaving or self._was_requested_long_ago(lease)):
                 self._epochs.pop(lease.partition, None)
                 changes += self._given(lease)
             else:
-                changes.append(self._of(t.Renew, lease))
+                changes.append(self._transition(t.Renew, lease))
         if not leaving:
             for lease in self._left_over(draft):
                 entry = {**named, "partition_id": lease.partition, "owner_id": owner, "etag": str(lease.epoch)}
@@ -304,7 +305,7 @@ class DeltaCheckpointStore(CheckpointStore):
         hub = [self._new(t.RecordHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
 
-    def _was_asked_long_ago(self, lease: Lease) -> bool:
+    def _was_requested_long_ago(self, lease: Lease) -> bool:
         """Whether the handover has been pending for half of its timeout without a checkpoint."""
         if lease.handover is None:
             return False
@@ -338,11 +339,11 @@ class DeltaCheckpointStore(CheckpointStore):
             if lease.owner is None or partition in expired or (comes and partition in overdue):
                 claims.append(lease)
             elif not lease.handover:
-                requests.append(self._of(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
+                requests.append(self._transition(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
         unread = [lease.partition for lease in claims if lease.checkpoint is None]
         starts = {} if snapshot.latest_ms is None else self._starts(unread[:_MOST_STARTS], snapshot.latest_ms)
         return requests + [
-            self._of(
+            self._transition(
                 t.Claim,
                 lease,
                 unchanged_counter=lease.counter if lease.partition in expired else None,
@@ -372,7 +373,7 @@ class DeltaCheckpointStore(CheckpointStore):
         before, granted = self._epochs, dict[str, Lease]()
         for lease in snapshot.owned_by(self._owner):
             partition = lease.partition
-            starts = partition not in before and partition not in self._asked
+            starts = partition not in before and partition not in self._requested
             if partition in wanted and (starts or before.get(partition) == lease.epoch):
                 granted[partition] = lease
         new = granted.keys() - before.keys()
@@ -416,7 +417,7 @@ class DeltaCheckpointStore(CheckpointStore):
             readable.add(partition)
             if lost:
                 _LOG.warning("%s", lost)
-                resets.append(self._of(t.Reset, leases[partition], position=Position.before(start)))
+                resets.append(self._transition(t.Reset, leases[partition], position=Position.before(start)))
         if resets:
             self._commit(snapshot, resets)
         return readable, losses
@@ -469,8 +470,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _given(self, lease: Lease) -> list[t.Transition]:
         """A handover if one is pending, and a release, which is valid without one or if the next owner has left."""
-        handover = [self._of(t.HandOver, lease)] if lease.handover else []
-        return [*handover, self._of(t.Release, lease)]
+        handover = [self._transition(t.HandOver, lease)] if lease.handover else []
+        return [*handover, self._transition(t.Release, lease)]
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
@@ -533,14 +534,14 @@ class DeltaCheckpointStore(CheckpointStore):
         going = lease.handover is not None or member.state is MemberState.LEAVING
         if lease.checkpoint == position and not going:
             return []
-        return [self._of(t.Checkpoint, lease, position=position), *(self._given(lease) if going else ())]
+        return [self._transition(t.Checkpoint, lease, position=position), *(self._given(lease) if going else ())]
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _new(self, kind: type[_T], **fields: Any) -> _T:
         return kind(by=Author(self._owner, self._incarnation), at_ms=round(time.time() * 1000), **fields)
 
-    def _of(self, kind: type[_T], lease: Lease, **fields: Any) -> _T:
+    def _transition(self, kind: type[_T], lease: Lease, **fields: Any) -> _T:
         return self._new(kind, partition=lease.partition, epoch=lease.epoch, **fields)
 
     def _commit(self, base: Snapshot, changes: Sequence[t.Transition]) -> Snapshot:

@@ -23,7 +23,7 @@ class Capabilities:
     atomic: bool = True
 
     def owner_level(self, epoch: int) -> int:
-        """The owner level of a lease's reader; without epochs that of the Azure SDKs."""
+        """The owner level of a lease's reader; without epochs the Azure SDKs'."""
         return epoch if self.epochs else 0
 
 

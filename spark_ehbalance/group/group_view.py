@@ -112,7 +112,7 @@ FINDINGS: Mapping[str, Kind] = {
 #: Parameters that are durations in seconds.
 _SECONDS = {"silence", "duration", "unowned", "within", "ran", "waited"}
 
-#: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark asks for no batch.
+#: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark requests no batch.
 _PAUSES = {
     "state": "the event hub has not reported their state",
     "position": "the event before the checkpoint is not in the event hub",

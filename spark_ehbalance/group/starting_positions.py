@@ -29,7 +29,7 @@ class PartitionEnd(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: Numbers of 13 digits are milliseconds since 1970 (years 2001 to 2286); few partitions have so many events.
+#: Numbers of 13 digits are milliseconds since 1970 (years 2001 to 2286); few partitions have that number of events.
 _MILLISECONDS = range(10**12, 10**13)
 
 

@@ -108,7 +108,7 @@ class Consumers:
         leases = self.snapshot().leases.values() if self.group.exists() else ()
         return sorted(Counter(lease.owner for lease in leases if lease.owner).values())
 
-    def asked_for(self, member: str) -> list[str]:
+    def requested_from(self, member: str) -> list[str]:
         """The partitions whose handover to `member` is pending."""
         return [p for p, lease in self.snapshot().leases.items() if lease.handover and lease.handover.to == member]
 

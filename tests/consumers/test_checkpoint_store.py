@@ -217,7 +217,7 @@ def test_requested_partition_is_handed_over_with_a_checkpoint_or_before_the_dead
     claimed = consumers.own(store, "a")
     consumers.checkpoints(store)
     query = consumers.group.query("q", handoverTimeout="10s", leaseDuration="30s")
-    first, second = wait_until(lambda: consumers.asked_for("q"), "the query has requested it")
+    first, second = wait_until(lambda: consumers.requested_from("q"), "the query has requested it")
     assert consumers.claim_listed(store, "a").keys() == claimed.keys(), "it is read on"
     with pytest.raises(OwnershipLostError):
         consumers.checkpoint(store, first, 41)

@@ -1,4 +1,4 @@
-"""Marks: what of a batch is missing, and what a writer remembers."""
+"""Marks: the missing events of a batch, and a writer's cache."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ COMMITS = st.lists(st.dictionaries(st.sampled_from("abc"), NUMBERS, max_size=3))
 
 
 @given(COMMITS, st.integers(0, 5), st.sets(st.sampled_from("abc")))
-def test_memory_and_the_log_since_are_what_the_whole_log_says(
-    log: list[dict[str, int]], asked_at: int, asked: set[str]
-) -> None:
+def test_cache_and_later_log_equal_the_whole_log(log: list[dict[str, int]], begin: int, names: set[str]) -> None:
     def at(version: int) -> dict[str, int | None]:
         newest: dict[str, int | None] = dict.fromkeys("abc")
         for commit in log[: version + 1]:
             newest |= commit
-        return {name: newest[name] for name in asked}
+        return {name: newest[name] for name in names}
 
-    asked_at = min(asked_at, len(log))
-    memory = TransactionCache("table", asked_at - 1).with_identifiers(at(asked_at - 1))
-    later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][asked_at:]
+    begin = min(begin, len(log))
+    memory = TransactionCache("table", begin - 1).with_identifiers(at(begin - 1))
+    later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][begin:]
     memory = memory.after(later)
     assert memory.identifiers == at(len(log) - 1)
     assert memory.version == len(log) - 1

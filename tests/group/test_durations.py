@@ -47,9 +47,9 @@ def test_duration_is_the_shortest_sufficient_step(configured: float, seconds: fl
     assert lowered(configured, found / 1.24 / 1.25) >= found / 1.24, "what is lowered fits 1.24 times as much"
 
 
-@pytest.mark.parametrize(("commit_ms", "said", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
-def test_no_member_expires_earlier_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
-    row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * said, commit_ms=commit_ms)
+@pytest.mark.parametrize(("commit_ms", "stated", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
+def test_no_member_expires_earlier_than_the_group_needs(commit_ms: float | None, stated: int, seconds: float) -> None:
+    row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * stated, commit_ms=commit_ms)
     members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
     snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)
     seen = Observations().updated(snapshot, 0.0)

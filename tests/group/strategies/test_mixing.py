@@ -56,7 +56,7 @@ def test_a_strategy_gets_only_its_own_memory() -> None:
 
 
 def test_loads_are_ignored_in_a_group_with_consumers() -> None:
-    """Its client balances by number, and would take back what was taken from it because of loads."""
+    """Its client balances by number, and would take back partitions that moved because of loads."""
     owners, rates = ["consumer", "consumer", "query", "query"], [900.0, 500.0, 10.0, 10.0]
     loaded = zip(layout_of(owners), rates, strict=True)
     snapshot = snapshot_of(["query", "consumer"], [replace(lease, load=Load(rate, 0.0)) for lease, rate in loaded])
