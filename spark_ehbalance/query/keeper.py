@@ -43,20 +43,20 @@ _SHUTDOWN_TIMEOUT = 5.0
 
 
 class Hub(Protocol):
-    """What the keeper asks the hub."""
+    """The used part of the hub watcher."""
 
     def partition_ids(self) -> tuple[str, ...]:
         """The hub's partitions, as last known."""
 
     def created_ms(self) -> int | None:
-        """When the hub was created, in milliseconds since 1970, as last known; None if it does not tell."""
+        """The hub's time of creation in milliseconds since 1970, as last known; None if unknown."""
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
         """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
         Partitions for which the hub gave no answer are left out. Raises `HubUnavailableError` if it gave none."""
 
     def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
-        """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
+        """Disconnect readers of these partitions with this owner level or a lower one. Raises nothing."""
 
 
 class Keeper:
@@ -246,11 +246,11 @@ class Keeper:
             for output in outputs:
                 answer = self._carry_out(output, store)
         if failures and not self._engine.failures:
-            _LOG.warning("the lease table is back after %d tries", failures)
+            _LOG.warning("the lease table is reachable again tries=%d", failures)
         return protocol.Left() in outputs
 
     def _carry_out(self, output: Output, store: LeaseStore) -> protocol.Input | None:
-        """Do what the engine wants. Returns the answer, where there is one."""
+        """Carry out an output of the engine. Returns the answer, if there is one."""
         match output:
             case protocol.ReadGroup():
                 return self._read(store)
@@ -284,7 +284,7 @@ class Keeper:
         try:
             return protocol.PositionsResolved(self._hub.starting_positions(partitions, latest_ms))
         except HubUnavailableError as error:
-            _LOG.warning("%s. Until that is over no partition is taken", error)
+            _LOG.warning("%s. No partition is claimed until the hub is reachable", error)
             return protocol.PositionsResolved(None)
 
     def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> protocol.Input:
@@ -295,18 +295,22 @@ class Keeper:
             return protocol.Committed(commit(store, base, changes), monotonic() - began)
         except ConflictError:
             self.counts = replace(self.counts, lost=self.counts.lost + ATTEMPTS)
-            _LOG.info("the lease table is contended: trying again later")
+            _LOG.info("the lease table is contended; retrying later")
             return protocol.RacesLost()
         except StoreUnavailableError as error:
             return self._failed(error, writing=True)
 
     def _failed(self, error: StoreUnavailableError, *, writing: bool) -> protocol.Input:
         level = logging.INFO if self._engine.failures else logging.WARNING
-        _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
+        _LOG.log(
+            level,
+            "%s. Continuing to read owned partitions; none are claimed or released until the table is reachable",
+            error,
+        )
         return protocol.StoreFailed(writing)
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
-        """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
+        """Record history and, on the leader, run maintenance; leases do not depend on either."""
         changes = ownership_changes(outcome)
         self.counts = self.counts.committed(outcome, changes)
         if changes:
@@ -317,8 +321,8 @@ class Keeper:
             self._tidying.do(store.tidy)
 
     def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:
-        """Disconnect the former owners of what was taken: where nothing else tells them, some read on until the next
-        reader connects, and this query has none before there is something to read."""
+        """Disconnect the former owners of claimed partitions: without epochs some continue to read until the next
+        reader connects, which this query does only for a backlog."""
         taken = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
         if taken:
             self._recording.do(
@@ -357,7 +361,7 @@ class Keeper:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Have the lock, then wake the threads that wait, and tell the planner if its holdings have changed."""
+        """Hold the lock; on exit notify waiters, and the planner if holdings changed."""
         with self._lock:
             before = self._engine.plannable()
             yield

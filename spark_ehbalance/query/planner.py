@@ -1,5 +1,5 @@
-"""The planner of one streaming query: passes Spark's calls and control messages to the `QueryEngine`, and asks the hub
-what the engine wants to know. `assembly.start_planner` puts it together.
+"""The planner of one streaming query: passes Spark's calls and control messages to the `QueryEngine`, and its requests
+to the hub. `assembly.start_planner` puts it together.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ JOIN_TIMEOUT = 60.0
 #: Seconds for the newest events after a batch: some round trips, also to another continent.
 _CATCH_UP_TIMEOUT = 0.5
 
-#: Seconds for a look that the sink has asked for; it asks again.
+#: Seconds for the lease table's read that the sink requests; it repeats the request.
 _LOOK_TIMEOUT = 1.0
 
-#: Seconds at the end of a query for the driver to say that the last batch is finished, where Spark does not: its
-#: listener hears of that when the query ends, and others take the partitions only after this.
+#: Seconds at the end of a query for the driver's report of the last batch, if Spark makes none: its listener is
+#: notified when the query ends. Partitions are released only after this.
 _REPORT_TIMEOUT = 5.0
 
 #: Seconds between two plans while partitions cannot be planned that `Trigger.AvailableNow` has to read.
 _UNREAD_WAIT = 0.5
 
-#: Every third answer that there is nothing to read waits so many seconds for something to read. Spark asks again 10 ms
-#: after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
+#: Seconds that every third answer of an idle query waits for events. Spark requests again 10 ms after each answer,
+#: which is the cost of an idle query; the other answers keep `latestOffset` fast.
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
 class Hub(lag_report.Hub, Protocol):
-    """What the planner asks the hub watcher; see `HubWatcher`."""
+    """The used part of `HubWatcher`."""
 
     @property
     def name(self) -> str: ...
@@ -100,13 +100,13 @@ class Planner:
         self._probing = Housekeeping()
         self._planned: protocol.BatchPlanned | None = None
         self._idle_answers = 0
-        #: The query, as its tasks have told; None before the first one has.
+        #: The query's id, reported by its tasks; None before the first report.
         self.query: str | None = None
-        #: Whether the driver has said that the query has another source with this lease table.
+        #: The driver reported a second source using the same lease table.
         self.has_second_source = False
-        #: How many tasks the query's Spark runs at the same time, as the driver has said.
+        #: Number of concurrent tasks, reported by the driver.
         self.cores: int | None = None
-        #: Whether the driver receives signals, and says itself when the query is to leave.
+        #: Whether the driver handles signals, and requests the end of the query itself.
         self.attended = False
 
     @property
@@ -130,7 +130,7 @@ class Planner:
         return self._engine.in_batch
 
     def await_report(self) -> None:
-        """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
+        """Wait briefly for the driver's report of the batch in flight."""
         with contextlib.suppress(EhBalanceError):  # the query has ended with it
             self._keeper.wait_until(lambda: not self._engine.in_batch, _REPORT_TIMEOUT)
 
@@ -194,7 +194,7 @@ class Planner:
             # To answer that there is nothing to read would end the run of Trigger.AvailableNow.
             if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
-                _LOG.warning("the run ends before partitions %s are read: the next run continues there", unread)
+                _LOG.warning("the run ends before all partitions are read; the next continues partitions=%s", unread)
                 break
             self._changed.wait(_UNREAD_WAIT)
         self.lag.planned(planned.ranges)
@@ -216,7 +216,7 @@ class Planner:
         """
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
-            _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
+            _LOG.warning("the group has not settled within %g s; reading the owned partitions", JOIN_TIMEOUT)
         if (partitions := self._engine.without_fixed_end) or first:
             self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
@@ -236,7 +236,7 @@ class Planner:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
         return self._keeper.holdings()
 
-    # --- the control socket's thread: what the query's driver, sink and tasks say --------------------------------
+    # --- the control socket's thread: messages of the query's driver, sink and tasks ------------------------------
 
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
@@ -272,13 +272,13 @@ class Planner:
             self._changed.set()
         if type(cores := message.get("cores")) is int and cores > 0:
             self.cores = cores
-        asks_lag = message.get("lag") is True
-        if "finished" in message or not asks_lag:
+        requests_lag = message.get("lag") is True
+        if "finished" in message or not requests_lag:
             end = StreamOffset.from_json(message.get("finished", {}))
             with self._keeper.engine():  # Spark may begin the next batch at any moment
                 if (batch := self._engine.batch) is not None and end == batch.end:
                     self.finish(end)
-        if asks_lag:
+        if requests_lag:
             return lag_answer(self._keeper.lags(), round(1000 * time.time()))
         if leave:
             self._keeper.leave()

@@ -108,7 +108,7 @@ class _SinceProgress:
     foreign_since: float | None = None
     missing: MissingHubCheck = field(default_factory=MissingHubCheck)
     #: Seconds after `at` from which on the hub is asked again whether any event is left.
-    asks_after: float = 0.0
+    checks_after: float = 0.0
 
     def timed_out(self, timeout: float) -> bool:
         since = self.at if self.foreign_since is None else self.foreign_since + _DEAD_READER
@@ -277,11 +277,11 @@ class _RangeReader:
             except StoreUnavailableError as error:
                 if self._timed_out() or cancelled.is_set():
                     raise
-                _LOG.warning("partition %s: waiting for the lease table: %s", self._wanted.partition, error)
+                _LOG.warning("waiting for the lease table: %s partition=%s", error, self._wanted.partition)
                 cancelled.wait(self._since.backoff())
 
     def _lease_lost(self) -> RangeEnd:
-        _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
+        _LOG.info("lease lost while reading partition=%s at=%d", self._wanted.partition, self._position)
         return RangeEnd.LEASE_LOST
 
     def _wait_for_foreign(self, other: DisconnectedError) -> None:
@@ -334,7 +334,7 @@ class _RangeReader:
         try:
             recorded = lease.record_stall()
         except StoreError as error:
-            _LOG.warning("partition %s: cannot record that it stalls: %s", self._wanted.partition, error)
+            _LOG.warning("cannot record a stall: %s partition=%s", error, self._wanted.partition)
             return None
         if not recorded:
             return None if lease.is_owned() else self._lease_lost()
@@ -367,7 +367,7 @@ class _RangeReader:
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
         compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
-        if time.monotonic() - self._since.at < max(_SILENCE, self._since.asks_after):
+        if time.monotonic() - self._since.at < max(_SILENCE, self._since.checks_after):
             return False
         partition, position = self._wanted.partition, self._position
         try:
@@ -382,10 +382,10 @@ class _RangeReader:
         except (CredentialsRefusedError, MissingError):
             raise
         except HubUnavailableError as error:
-            _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)
+            _LOG.warning("cannot check whether events are gone: %s partition=%s", error, partition)
             return False
         finally:
-            self._since.asks_after = 2 * (time.monotonic() - self._since.at)
+            self._since.checks_after = 2 * (time.monotonic() - self._since.at)
         _LOG.warning(
             "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
             "normal in a compacted event hub only", partition, position, self._wanted.end - 1,
@@ -397,7 +397,7 @@ class _RangeReader:
             return self._partition_state()
         except HubUnavailableError as error:
             partition = self._wanted.partition
-            _LOG.warning("partition %s: cannot find out what has become of its events: %s", partition, error)
+            _LOG.warning("cannot read the partition's state: %s partition=%s", error, partition)
             return None
 
     def _end_of_loss(self, state: PartitionState) -> int:

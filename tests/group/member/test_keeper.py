@@ -145,7 +145,7 @@ def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, ca
     assert [keeper.is_store_unavailable for keeper in keepers] == [True, True]
     assert [len(keeper.holdings()) for keeper in keepers] == [2, 2]
     group.store.away = False
-    wait_until(lambda: caplog.text.count("the lease table is back") == 2, "it is back")
+    wait_until(lambda: caplog.text.count("the lease table is reachable again") == 2, "it is back")
     assert {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()} == owned
     warnings = [
         record for record in caplog.records if record.levelno == logging.WARNING and "is away" in record.getMessage()
