@@ -37,7 +37,7 @@ def _import(module: str, *absent: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["with pyspark-client", "the command without Spark"],
 )
-def test_nothing_more_is_needed(modules: str, absent: tuple[str, ...]) -> None:
+def test_modules_need_only_their_extras(modules: str, absent: tuple[str, ...]) -> None:
     result = _import(modules, *absent)
     assert result.returncode == 0, result.stderr
 

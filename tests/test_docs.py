@@ -41,7 +41,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_files_that_are_named_exist(name: str) -> None:
+def test_named_files_exist(name: str) -> None:
     named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(ALL[name]))
     assert not [path for path in named if not any((folder / path).is_file() for folder in _FOLDERS)]
 

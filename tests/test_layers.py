@@ -159,7 +159,7 @@ def test_a_module_in_the_wrong_place_is_found(module: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(m for m in _MODULES if m.startswith(PURE)))
-def test_what_decides_has_no_clock_and_no_io(module: str) -> None:
+def test_pure_modules_have_no_clock_and_no_io(module: str) -> None:
     source = _MODULES[module].read_text()
     assert not _outside(source) & EDGES
     assert not _chance(source), "draws come from a generator that is passed in"
@@ -179,13 +179,13 @@ def test_a_clock_in_the_wrong_place_is_found() -> None:
     assert _outside("def f():\n    from time import monotonic\nimport os.path") == {"time", "os"}
 
 
-def test_the_emulators_protocol_knows_nothing_of_the_server() -> None:
+def test_the_emulators_protocol_is_independent_of_the_server() -> None:
     for module in (name for name in _MODULES if name.startswith("emulator.amqp.")):
         beyond = {name for name in _imports(_MODULES[module].read_text()) if "emulator.amqp." not in name}
         assert not beyond, module
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     left = {module: set(_imports(path.read_text())) & _MODULES.keys() for module, path in _MODULES.items()}
     while free := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in free:

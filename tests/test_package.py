@@ -38,7 +38,7 @@ def test_a_good_wheel_passes() -> None:
         ("x.dist-info/licenses/LICENSE", None, "no license"),
     ],
 )
-def test_a_wrong_wheel_is_refused(name: str, content: bytes | None, error: str) -> None:
+def test_an_invalid_wheel_is_rejected(name: str, content: bytes | None, error: str) -> None:
     files = wheel() | ({} if content is None else {name: content})
     if content is None:
         del files[name]
@@ -61,7 +61,7 @@ def test_with_an_address_links_become_absolute() -> None:
     assert HOOK["urls"]("https://host/o/n")["Changelog"] == "https://host/o/n/blob/main/CHANGELOG.md"
 
 
-def test_the_quick_starts_first_stream_can_be_run_from_its_blocks() -> None:
+def test_the_quick_starts_first_stream_runs_from_its_blocks() -> None:
     found = CHECK["blocks"](CHECK["QUICK_START"].read_text(encoding="utf-8"), CHECK["FIRST_STREAM"])
     assert [language for language, _ in found] == ["sh", "sh", "python", "sh", "sh", "python", "sh", "sh", "text"]
     assert found[-2][1].splitlines()[-1] == CHECK["COUNT"]

@@ -19,7 +19,7 @@ from scripts.site_hooks import with_links
         ("docs/options.md", "no-such-page.md", "no-such-page.md"),
     ],
 )
-def test_links_lead_to_where_a_file_is_in_the_site(path: str, link: str, in_site: str) -> None:
+def test_links_lead_to_the_files_place_in_the_site(path: str, link: str, in_site: str) -> None:
     assert with_links(f"See [it]({link}).", path) == f"See [it]({in_site})."
 
 

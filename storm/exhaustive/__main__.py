@@ -18,8 +18,8 @@ from storm.exhaustive.state import Left, State, Violation
 
 
 class Case(NamedTuple):
-    """A group: the member of each process that may run at the same time, and how often what may happen, at once or once
-    the group is `settled`."""
+    """A group: the member of each concurrent process, and the remaining events, from the start or after the group has
+    `settled`."""
 
     members: str
     partitions: int
@@ -33,8 +33,8 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What was found in a case: all states up to `depth`, or all there are if it is `complete`. `story` ends with a
-    violation, and is empty if there is none."""
+    """The result of a case: all states up to `depth`, or all states if `complete`. `story` ends with a violation; it is
+    empty without one."""
 
     case: Case
     states: int
@@ -56,12 +56,12 @@ CASES = [
     Case("abc", 2, Left(starts=1, delays=1, faults=1), settled=True),
 ]
 
-#: Seconds for a case, so that all of them end within 20 minutes on two cores.
+#: Seconds per case, for a total of 20 minutes on two cores.
 _LONGEST = 270.0
 
 
 def explore(case: Case, depth: float = inf, seconds: float = inf) -> Result:
-    """Visit all states, the nearest ones first, up to the first violation, to `depth` actions, or for `seconds`."""
+    """Visit all states in breadth-first order, up to the first violation, `depth` actions, or for `seconds`."""
     began, search = time.monotonic(), _Search()
     first = State.first(case.members, case.partitions, case.left)
     story = search.run(settled(first) if case.settled else first, depth, began + seconds)
@@ -70,18 +70,18 @@ def explore(case: Case, depth: float = inf, seconds: float = inf) -> Result:
 
 
 class _Search:
-    """The visited states are numbers. `origins` contains for each the state before it, and what has led from there."""
+    """A breadth-first search. `origins`: state → its predecessor and the action between them. States are numbers."""
 
     def __init__(self) -> None:
         self.origins: dict[int, tuple[int | None, str]] = {}
         self.transitions = self.depth = 0
         self.complete = False
-        #: The state after each, if nothing more goes wrong, and those at which the group waits without being settled.
+        #: State → next state without faults; states in which the group waits without having settled.
         self._next: dict[int, int] = {}
         self._unsettled: set[int] = set()
 
     def run(self, first: State, depth: float, until: float) -> list[str]:
-        """The story of a violation; empty if there is none."""
+        """Run the search. Returns the story of a violation, or an empty list."""
         root = key(first, {})
         self.origins[root] = (None, "")
         states = [(root, first)]
@@ -103,7 +103,7 @@ class _Search:
         return [] if stuck is None else [*self._story(stuck), "violation: the group never settles"]
 
     def _after(self, number: int, state: State) -> Iterator[tuple[str, int, State]]:
-        """What may happen next, and the states after it."""
+        """Possible actions and the states after them."""
         calm, known = without_faults(state), dict[Any, Any]()
         if calm == PASSES and not has_settled(state):
             self._unsettled.add(number)
@@ -120,7 +120,7 @@ class _Search:
             yield label, reached, after
 
     def _stuck(self) -> int | None:
-        """A state to which the group always comes back, and which is not settled."""
+        """An unsettled state to which the group always returns; None if there is none."""
         done: set[int] = set()
         for start in self._next:
             path, number = dict[int, None](), start
@@ -140,9 +140,9 @@ class _Search:
 
 
 def _explore_alone(case: Case) -> Result:
-    """In a process of its own."""
+    """Explore `case` in its own process."""
     logging.disable()
-    gc.disable()  # no garbage here has cycles, and looking for them takes half of the time
+    gc.disable()  # there are no cycles, and the collector takes half of the time
     return explore(case, seconds=_LONGEST)
 
 

@@ -1,7 +1,6 @@
-"""What may happen in a state, and what must hold in the next one.
+"""Possible actions of a state, and the invariants of the next one.
 
-Members do not keep to their own pace: each reads the table whenever it likes, balances whenever it has read, and
-commits whatever it has to write. So a member that is slow or suspended needs no action of its own.
+Members ignore their pace: each reads, balances and commits at any time. So slow and suspended members need no actions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.cooperative import cooperative
 from storm.exhaustive.state import LEASE, STEP, Disk, Left, Process, State, Violation
 
-#: What happens, in words, and what leads to the next state.
+#: A description and the function that returns the next state.
 Action = tuple[str, Callable[[], State]]
 _Step = Callable[[State, int], State]
 
@@ -39,7 +38,7 @@ _SETTLES_WITHIN = 200
 
 
 class _NoJitter(random.Random):
-    """Nothing is random here, and the pace not used."""
+    """A generator without randomness."""
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2
@@ -49,8 +48,7 @@ _RNG = _NoJitter(0)
 
 
 def actions(state: State) -> Iterator[Action]:
-    """All that may happen next. A process is not killed while it waits for an answer: it makes no difference to anybody
-    whether the answer has reached it."""
+    """All possible actions. A process is not killed while it waits for a response: that changes nothing for others."""
     left = state.left
     for number, process in enumerate(state.processes):
         if process.engine is None:
@@ -93,14 +91,14 @@ def actions(state: State) -> Iterator[Action]:
 
 
 def _served(state: State, number: int, serve: _Step, answer: _Step) -> State:
-    """The request of a process is answered at once."""
+    """Serve a request and deliver the response at once."""
     served = serve(state, number)
     return answer(served, number) if served.processes[number].engine else served
 
 
 def check_owners(state: State) -> None:
-    """Raise `Violation` if two processes may plan a batch with one partition, unless it was taken from one of them by
-    force, or it has found that the table cannot be read or written."""
+    """Raise `Violation` if two processes may plan the same partition, unless it was claimed by force, or one of them is
+    in safe mode."""
     owners: dict[str, tuple[str, int]] = {}
     for process in state.processes:
         engine = process.engine
@@ -129,7 +127,7 @@ def _with(state: State, number: int, process: Process, **changes: Any) -> State:
 
 
 def _less(state: State, bound: str) -> State:
-    """One of what is bounded has happened."""
+    """Count one event of the bounded kind."""
     number = getattr(state.left, bound)
     return state if number is None else state._replace(left=state.left._replace(**{bound: number - 1}))
 
@@ -207,7 +205,7 @@ def _take_in(state: State, number: int) -> State:
 
 
 def _commit(state: State, number: int) -> State:
-    """The store applies the commit to what the table contains by now."""
+    """Apply the commit to the current table."""
     process = state.processes[number]
     outcome = apply(state.table, process.request)
     if outcome.after is not outcome.before:
@@ -231,7 +229,7 @@ def _fail(state: State, number: int) -> State:
 
 
 def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protocol.Output]) -> State | None:
-    """The state after the process has ended with an error; None if it has not."""
+    """The state after the process failed; None if it did not."""
     process = state.processes[number]
     for output in outputs:
         if isinstance(output, protocol.Fail):
@@ -246,7 +244,7 @@ def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protoc
 
 
 def _written(state: State, outcome: Outcome) -> State:
-    """The state after a commit that was valid. A stray one can arrive no more."""
+    """The state after a valid commit, which invalidates a stray one."""
     before, after, forced = outcome.before.leases, outcome.after.leases, set(state.forced)
     for transition in outcome.accepted:
         old = before.get(getattr(transition, "partition", ""))
@@ -274,8 +272,8 @@ def _written(state: State, outcome: Outcome) -> State:
 
 
 def _by_force(state: State, claim: Claim, old: Lease) -> bool:
-    """Whether the owner of `old` may not know yet that its lease has ended: a later process of it has taken it, or the
-    next owner, to which it was not handed over in time. Raises `Violation` if that time has not passed."""
+    """Whether the owner of `old` may not know yet that its lease has ended: claimed by a later process of the same
+    member, or after an overdue handover. Raises `Violation` if the handover is not overdue."""
     if old.owner == claim.by.id:
         return True
     if old.owner is None or claim.unchanged_counter == old.counter:
@@ -289,7 +287,7 @@ def _by_force(state: State, claim: Claim, old: Lease) -> bool:
 
 
 def _remembered(state: State, forced: set[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-    """Those of `forced` of which a process may not know yet."""
+    """The entries of `forced` that a process may not know yet."""
     known = set()
     for process in state.processes:
         if process.engine is not None:
@@ -310,7 +308,7 @@ def _arrive_stray(state: State) -> State:
 
 
 def _request(state: State, lease: Lease, to: Member) -> State:
-    """Some member decides that a partition should have another owner."""
+    """Request a handover."""
     change = RequestHandover(
         by=Author(to.id, to.incarnation),
         at_ms=state.clocks.wall_ms,
@@ -329,8 +327,7 @@ def _request(state: State, lease: Lease, to: Member) -> State:
 
 
 def _begin(state: State, number: int) -> State:
-    """Begin a batch of one event of each partition that may be planned. The hub lets a reader with a higher epoch cut
-    off others."""
+    """Begin a batch with one event per partition. Readers with higher epochs disconnect others."""
     process = state.processes[number]
     engine = copy.copy(process.engine)
     assert engine is not None
@@ -352,7 +349,7 @@ def _begin(state: State, number: int) -> State:
 
 
 def _finish(state: State, number: int) -> State:
-    """The sink has finished the batch. The query reports all of it, also what was cut off and not read."""
+    """Finish the batch. The query reports all of it, even events that were not read after a disconnection."""
     process = state.processes[number]
     engine, covered = copy.copy(process.engine), dict(state.covered)
     assert engine is not None
@@ -377,8 +374,7 @@ def _pass_time(state: State) -> State:
 
 
 def without_faults(state: State) -> str:
-    """The action that follows if nothing more goes wrong: everybody starts, gets its answers, and reads until there is
-    no news; then time passes."""
+    """The next action without faults: processes start, get responses and read all changes; then time passes."""
     running = {process.id for process in state.processes if process.engine is not None}
     for process in state.processes:
         if process.phase and process.engine:
@@ -398,7 +394,7 @@ def without_faults(state: State) -> str:
 
 
 def has_settled(state: State) -> bool:
-    """Whether every partition has an owner that may plan it, and they are evenly shared."""
+    """Whether all partitions are owned, plannable and evenly distributed."""
     running = [process for process in state.processes if process.engine is not None]
     planned = [len(process.engine.readable(state.now)) for process in running if process.engine]
     even = max(planned, default=0) - min(planned, default=0) <= 1
@@ -406,7 +402,7 @@ def has_settled(state: State) -> bool:
 
 
 def settled(state: State) -> State:
-    """The state of the group once all have started and shared the partitions, with as much left to happen."""
+    """The state after all members have started and the group has settled, with all bounded events left."""
     after = state._replace(left=Left(starts=None))
     for _ in range(_SETTLES_WITHIN):
         if (label := without_faults(after)) == PASSES and has_settled(after):

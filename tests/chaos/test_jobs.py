@@ -19,7 +19,7 @@ def test_each_shipped_job_is_a_case() -> None:
     assert {case.name for case in jobs.CASES} == {path.stem for path in (shipped.folder() / "jobs").glob("*.py")}
 
 
-def test_a_copy_may_have_events_twice_but_not_less_than_all_nor_in_another_order() -> None:
+def test_a_copy_may_repeat_events_but_not_lose_or_reorder_them() -> None:
     sent = {("a", "0"): [("1",), ("2",), ("3",)]}
 
     def found(*bodies: str) -> tuple[int, list[str]]:
@@ -33,7 +33,7 @@ def test_a_copy_may_have_events_twice_but_not_less_than_all_nor_in_another_order
     assert copy_differences(sent, {**sent, ("a", "1"): sent["a", "0"]}) == (0, ["a is in 2 partitions"])
 
 
-def test_rows_of_a_table_that_are_missing_or_twice_are_named(
+def test_missing_and_repeated_rows_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
 ) -> None:
     monkeypatch.setattr(jobs, "NUMBERS", range(4))

@@ -91,7 +91,7 @@ def test_python_runs(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.name)
-def test_what_commands_name_exists(block: Block) -> None:
+def test_names_in_commands_exist(block: Block) -> None:
     assert problems(block.text) == []
 
 
@@ -101,7 +101,7 @@ def test_toml_can_be_read(block: Block) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_the_text_names_exists(page: str) -> None:
+def test_names_in_the_text_exist(page: str) -> None:
     code = inline_code(page)
     assert problems("\n".join(code)) == []
     for name in [found[0] for text in code if (found := re.match(r"spark_ehbalance(\.\w+)+(?=$|\()", text))]:
@@ -114,7 +114,7 @@ def test_the_test_that_runs_a_block_exists(block: Block) -> None:
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_something_reads_each_variable() -> None:
+def test_each_variable_is_read() -> None:
     files = [
         file
         for folder in ("spark_ehbalance", "jobs", "tests/service", "tests/ops/dashboard")

@@ -13,7 +13,7 @@ from tests.service.hub import Hub
 from tests.service.test_reading import reading
 
 
-def test_forty_questions_in_a_row_are_answered_over_one_connection(hub: Hub) -> None:
+def test_forty_requests_use_one_connection(hub: Hub) -> None:
     with hub.metadata() as metadata:
         ids = metadata.partition_ids()
         for _ in range(40 // len(ids) or 1):

@@ -31,7 +31,7 @@ KEYS = [
 ]
 
 
-def test_a_key_is_in_one_partition_whichever_way_it_was_sent(
+def test_a_key_has_one_partition_for_all_ways_of_sending(
     hub: Hub, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     before = hub.states()

@@ -126,7 +126,7 @@ def test_higher_owner_level_disconnects_a_lower_one(hub: Hub) -> None:
             assert lost_to(high).epoch == 6, "of two with the same level the later one has it"
 
 
-def test_owner_levels_are_not_remembered_once_nobody_reads(hub: Hub) -> None:
+def test_owner_levels_end_with_the_last_reader(hub: Hub) -> None:
     with reading(hub, "3", "@latest", 1_000) as high:
         high.receive(1, 0.5)
 

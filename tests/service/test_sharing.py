@@ -56,7 +56,7 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
             query.stop()
 
 
-def test_the_command_makes_a_lease_table(hub: Hub, table: str) -> None:
+def test_init_creates_a_lease_table(hub: Hub, table: str) -> None:
     command = [sys.executable, "-c", "from spark_ehbalance.ops import main; main()", "init", table]
     names = {"consumerGroup": "--consumer-group", "eventHubName": "--event-hub-name", "credential": "--credential"}
     names["fullyQualifiedNamespace"] = "--fully-qualified-namespace"

@@ -32,7 +32,7 @@ def grown(hub: Hub, send: Callable[[], object]) -> tuple[str, int]:
     return found
 
 
-def test_a_key_goes_where_the_service_puts_it_and_stays_with_its_event(hub: Hub) -> None:
+def test_keys_match_the_services_partitions_and_stay_with_events(hub: Hub) -> None:
     options = write_options({name: text for name, text in hub.raw.items() if name in WRITE_OPTIONS})
     task = WriteTask(options, Columns(0, key=1), LinkPool())
     with hub.producer() as producer:

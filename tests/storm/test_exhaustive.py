@@ -40,7 +40,7 @@ TWINS = Case("aa", 1, Left(starts=1), settled=True)
 
 
 @pytest.mark.parametrize(("case", "depth"), [(DEATHS, 9), (BATCH, 7), (TWINS, 100)], ids=["deaths", "batch", "twins"])
-def test_no_course_of_a_small_group_has_two_owners_or_never_settles(case: Case, depth: int) -> None:
+def test_small_groups_have_single_owners_and_settle(case: Case, depth: int) -> None:
     result = explore(case, depth)
     assert not result.story, "\n".join(result.story)
     assert result.complete or result.depth == depth

@@ -9,13 +9,13 @@ from storm.world import World, play
 
 
 @pytest.mark.parametrize("seed", [*range(6), 31, 69, 83, 99, 4041, 4365, 4369, 5130, 5219, 5317])
-def test_a_seed_violates_nothing(seed: int) -> None:
+def test_a_seed_has_no_violation(seed: int) -> None:
     result = play(draw(seed))
     assert result.violation is None, "\n".join(result.story)
     assert result.fault_counts.total() > 20
 
 
-def test_the_same_seed_makes_the_same_run() -> None:
+def test_runs_are_deterministic() -> None:
     stories = []
     for _ in range(2):
         world = World(draw(1))
