@@ -88,8 +88,8 @@ class DeltaCheckpointStore(CheckpointStore):
         self._incarnation = uuid.uuid4().hex
         self._owner = ""  # the client's id while it is a member
         self._epochs: dict[str, int] = {}  # granted partitions
-        self._unopened: set[str] = set()  # granted partitions whose receivers are not open yet
-        self._handed_out: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
+        self._pending_receivers: set[str] = set()  # granted partitions whose receivers are not open yet
+        self._returned: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
         self._requested: set[str] = set()  # owned partitions with a pending handover, as of the last claim
         self._observations, self._read_at = Observations(), float("-inf")
         self._tidied = 0
@@ -149,7 +149,7 @@ class DeltaCheckpointStore(CheckpointStore):
             with self._lock:
                 after = self._read(entries[-1])
         with self._lock:
-            return self._granted(wanted, after)
+            return self._grant(wanted, after)
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
         """Commit that everything up to this event is processed. Concurrent calls share a commit.
@@ -171,7 +171,7 @@ class DeltaCheckpointStore(CheckpointStore):
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._lock:
             snapshot = self._read(named)
-            self._unopened.clear()
+            self._pending_receivers.clear()
         return [named | checkpoint_entry(lease) for lease in snapshot.leases.values() if lease.checkpoint is not None]
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class DeltaCheckpointStore(CheckpointStore):
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
+    def _open(self, named: Mapping[str, Any]) -> LeaseStore:
         """The lease table. Raises `OptionError` if the client is of another group."""
         if self._closed:
             raise invalid_option("checkpoint_store", "a closed store", "an open one")
@@ -206,7 +206,7 @@ class DeltaCheckpointStore(CheckpointStore):
         return self._store
 
     def _read(self, named: Mapping[str, Any]) -> Snapshot:
-        store, now = self._opened(named), monotonic()
+        store, now = self._open(named), monotonic()
         try:
             snapshot = store.read()
         except StoreUnavailableError:
@@ -267,7 +267,7 @@ class DeltaCheckpointStore(CheckpointStore):
         changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=round(1000 * seconds))]
         if owner not in snapshot.members:
             changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=round(1000 * seconds))]
-        changes += (added := self._added(snapshot))
+        changes += (added := self._new_partitions(snapshot))
         if snapshot.latest_ms is None and self._hub_ms is not None and (snapshot.table or added):
             changes.append(self._new(t.RecordLatest, latest_ms=self._hub_ms, ends=self._latest_ends or {}))
         draft = t.apply(snapshot, changes).after
@@ -275,26 +275,26 @@ class DeltaCheckpointStore(CheckpointStore):
         handed_over = {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
         requested, self._requested = self._requested, handed_over
         for lease in draft.owned_by(owner):
-            if lease.partition in requested and (leaving or self._was_requested_long_ago(lease)):
+            if lease.partition in requested and (leaving or self._is_handover_due(lease)):
                 self._epochs.pop(lease.partition, None)
-                changes += self._given(lease)
+                changes += self._release_changes(lease)
             else:
                 changes.append(self._transition(t.Renew, lease))
         if not leaving:
-            for lease in self._left_over(draft):
+            for lease in self._orphaned_leases(draft):
                 entry = {**named, "partition_id": lease.partition, "owner_id": owner, "etag": str(lease.epoch)}
                 wanted.setdefault(lease.partition, entry)
-            changes += self._taken(draft, wanted)
+            changes += self._take_changes(draft, wanted)
         after = self._commit(snapshot, changes)
         if after.leader == owner and after.version - self._tidied >= _TIDY_VERSIONS:
             self._tidied = after.version
             try:
-                self._opened(named).tidy()
+                self._open(named).tidy()
             except StoreUnavailableError as error:
                 _LOG.warning("the lease table was not tidied up: %s", error)
         return after
 
-    def _added(self, snapshot: Snapshot) -> list[t.Transition]:
+    def _new_partitions(self, snapshot: Snapshot) -> list[t.Transition]:
         """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
         new = tuple(partition for partition in self._partitions if partition not in snapshot.leases)
         if snapshot.leases:
@@ -305,14 +305,14 @@ class DeltaCheckpointStore(CheckpointStore):
         hub = [self._new(t.RecordHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
 
-    def _was_requested_long_ago(self, lease: Lease) -> bool:
+    def _is_handover_due(self, lease: Lease) -> bool:
         """Whether the handover has been pending for half of its timeout without a checkpoint."""
         if lease.handover is None:
             return False
         waited = monotonic() - self._observations.handovers[lease.partition].since
         return waited > lease.handover.timeout_ms / 2000
 
-    def _left_over(self, snapshot: Snapshot) -> list[Lease]:
+    def _orphaned_leases(self, snapshot: Snapshot) -> list[Lease]:
         """Partitions to claim although the client did not request them: pinned to it, or long without a live owner,
         because the client ignores other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
@@ -324,7 +324,7 @@ class DeltaCheckpointStore(CheckpointStore):
             or ((lease.owner is None or p in expired) and p in seen and seen[p].since < before)
         ]
 
-    def _taken(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
+    def _take_changes(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
         """Claims of partitions without a live owner, and requests for the others."""
         expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, monotonic())
         timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
@@ -341,7 +341,9 @@ class DeltaCheckpointStore(CheckpointStore):
             elif not lease.handover:
                 requests.append(self._transition(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
         unread = [lease.partition for lease in claims if lease.checkpoint is None]
-        starts = {} if snapshot.latest_ms is None else self._starts(unread[:_MOST_STARTS], snapshot.latest_ms)
+        starts = (
+            {} if snapshot.latest_ms is None else self._starting_positions(unread[:_MOST_STARTS], snapshot.latest_ms)
+        )
         return requests + [
             self._transition(
                 t.Claim,
@@ -354,7 +356,7 @@ class DeltaCheckpointStore(CheckpointStore):
             for lease in claims
         ]
 
-    def _starts(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
+    def _starting_positions(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
         """Partition → starting position, with `latest` = `latest_ms` of the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
         configured.check_ends({partition: state.end for partition, state in states.items()})
@@ -367,7 +369,7 @@ class DeltaCheckpointStore(CheckpointStore):
             for partition, state in states.items()
         }
 
-    def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
+    def _grant(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
         """The entries of the partitions that the client may read. A partition whose epoch changed while the client read
         it, as after a seek, is omitted once, so that the client closes its receiver and begins again."""
         before, granted = self._epochs, dict[str, Lease]()
@@ -377,7 +379,7 @@ class DeltaCheckpointStore(CheckpointStore):
             if partition in wanted and (starts or before.get(partition) == lease.epoch):
                 granted[partition] = lease
         new = granted.keys() - before.keys()
-        readable, losses = self._move_to_retained(snapshot, {p: granted[p] for p in new})
+        readable, losses = self._skip_lost_events(snapshot, {p: granted[p] for p in new})
         for partition in new - readable:
             del granted[partition]
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
@@ -386,17 +388,17 @@ class DeltaCheckpointStore(CheckpointStore):
             for partition in new:  # of an earlier epoch
                 self._waiting.pop(partition, None)
         self._lost -= new
-        self._unopened = (self._unopened | new) & granted.keys()
+        self._pending_receivers = (self._pending_receivers | new) & granted.keys()
         # Former owners' receivers with an owner level would disconnect the client, which has level 0.
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
-        if losses and self._handed_out == granted.keys():
-            self._handed_out = None  # the next claim returns: only then the client reopens receivers that have failed
+        if losses and self._returned == granted.keys():
+            self._returned = None  # the next claim returns: only then the client reopens receivers that have failed
             raise _joined(losses, snapshot)
-        self._handed_out = granted.keys()
+        self._returned = granted.keys()
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
-    def _move_to_retained(
+    def _skip_lost_events(
         self, snapshot: Snapshot, leases: Mapping[str, Lease]
     ) -> tuple[set[str], dict[str, DataLossError]]:
         """The readable partitions, and an error for each with lost events; with `failOnDataLoss` = `false` a warning
@@ -407,7 +409,7 @@ class DeltaCheckpointStore(CheckpointStore):
         checkpoints = {
             p: lease.checkpoint for p, lease in leases.items() if lease.checkpoint is not None and p in states
         }
-        for partition, is_known in self._have_events(checkpoints, states, leases).items():
+        for partition, is_known in self._find_events(checkpoints, states, leases).items():
             state, position, fails = states[partition], checkpoints[partition].next, self._options.fail_on_data_loss
             try:
                 start, lost = retained_start(partition, position, state, fails, is_known=is_known)
@@ -422,7 +424,7 @@ class DeltaCheckpointStore(CheckpointStore):
             self._commit(snapshot, resets)
         return readable, losses
 
-    def _have_events(
+    def _find_events(
         self, positions: Mapping[str, Position], states: Mapping[str, PartitionState], leases: Mapping[str, Lease]
     ) -> dict[str, bool]:
         """Whether a geo-replicated hub has the event at each position, which a promotion may have lost. Without
@@ -450,7 +452,7 @@ class DeltaCheckpointStore(CheckpointStore):
         """Release partitions whose receivers the client closed. With the last one it leaves the group, because it does
         not report when it stops."""
         with self._lock:
-            store = self._opened(entries[0])
+            store = self._open(entries[0])
             self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
             closed = {p for entry in entries if str(self._epochs.get(p := entry["partition_id"])) == entry.get("etag")}
             self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in closed}
@@ -459,16 +461,16 @@ class DeltaCheckpointStore(CheckpointStore):
             elif closed:
                 snapshot = store.read()
                 leases = [lease for lease in snapshot.owned_by(self._owner) if lease.partition in closed]
-                self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+                self._commit(snapshot, [change for lease in leases for change in self._release_changes(lease)])
 
     def _leave(self, store: LeaseStore) -> None:
         if self._owner:
             snapshot = store.read()
-            given = [change for lease in snapshot.owned_by(self._owner) for change in self._given(lease)]
+            given = [change for lease in snapshot.owned_by(self._owner) for change in self._release_changes(lease)]
             commit_and_record(store, snapshot, [*given, self._new(t.Leave)], _LOG.warning)
         self._owner, self._epochs = "", {}
 
-    def _given(self, lease: Lease) -> list[t.Transition]:
+    def _release_changes(self, lease: Lease) -> list[t.Transition]:
         """A handover if one is pending, and a release, which is valid without one or if the next owner has left."""
         handover = [self._transition(t.HandOver, lease)] if lease.handover else []
         return [*handover, self._transition(t.Release, lease)]
@@ -523,18 +525,26 @@ class DeltaCheckpointStore(CheckpointStore):
             if lease is None or (lease.owner, lease.epoch) != (self._owner, self._epochs.get(partition)):
                 self._epochs.pop(partition, None)
                 self._lost.add(partition)
-        self._lost |= self._unopened & batch.keys()
+        self._lost |= self._pending_receivers & batch.keys()
         spacing = len(after.members) * (monotonic() - began) / STORE_SHARE
         self._next_checkpoint_at = monotonic() + min(spacing, self._interval)
 
     def _progress(self, snapshot: Snapshot, partition: str, position: Position) -> list[t.Transition]:
         lease, member = snapshot.leases.get(partition), snapshot.members.get(self._owner)
-        if lease is None or member is None or lease.epoch != self._epochs.get(partition) or partition in self._unopened:
+        if (
+            lease is None
+            or member is None
+            or lease.epoch != self._epochs.get(partition)
+            or partition in self._pending_receivers
+        ):
             return []
         going = lease.handover is not None or member.state is MemberState.LEAVING
         if lease.checkpoint == position and not going:
             return []
-        return [self._transition(t.Checkpoint, lease, position=position), *(self._given(lease) if going else ())]
+        return [
+            self._transition(t.Checkpoint, lease, position=position),
+            *(self._release_changes(lease) if going else ()),
+        ]
 
     # --- writing -----------------------------------------------------------------------------------------------
 
