@@ -142,7 +142,7 @@ class Options:
         'digits as `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained event '
         'at or after it), or JSON of these by partition: `{"0": 4711, "*": "latest"}`. In a stream `latest` '
         "is the end of the partition when the query, or the first of its group, started for the first time: that start "
-        "asks the hub about all partitions (24 a second beyond the first 48) before anything is read",
+        "requests the state of all partitions (24 a second beyond the first 48) before anything is read",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )

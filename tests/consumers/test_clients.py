@@ -209,7 +209,7 @@ def test_client_continues_after_a_stopped_query(consumers: Consumers, client: Ne
     query = consumers.group.query("q")
     consumers.group.append(1, PARTITIONS)
     query.read(PARTITIONS)
-    query.tell()
+    query.notify()
     worker = EventHubConsumerClient.from_connection_string(
         consumers.group.emulator.connection_string(HUB), "$Default", socket_timeout=0.02
     )

@@ -17,7 +17,7 @@ from spark_ehbalance.query import assembly
 from tests.eventhub.receiving import handlers
 from tests.query.queries import Group
 from tests.query.support import CountedReceivers, hub_options
-from tests.query.without_network import ask_without_network
+from tests.query.without_network import answer_without_network
 from tests.waiting import wait_until
 
 __all__ = ["group", "handlers"]
@@ -34,7 +34,7 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
 @pytest.fixture
 def without_network(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planners ask the emulator directly."""
-    ask_without_network(emulator, monkeypatch)
+    answer_without_network(emulator, monkeypatch)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class Query:
         """Run batches until `count` events have been read in all."""
         wait_until(lambda: (self.step(limit) and False) or len(self.seen) >= count, f"{self.owner} has read {count}")
 
-    def tell(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
+    def notify(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
         """Send the driver's control message: by default that what is finished is finished. The planner's answer."""
         end = finished or self.finished
         return send(self.planner.address or PlannerAddress(""), {"finished": end.to_json(), "leave": leave})

@@ -45,9 +45,9 @@ def test_a_query_with_a_new_checkpoint_is_refused_by_the_table_of_the_old_hub(gr
         group.query("b", failOnDataLoss=False)
     assert group.snapshot() == before, "nothing was written"
     group.table = group.table.with_name("new")  # as the error advises
-    anew = group.query("b")
-    anew.read(9 * PARTITIONS)
-    assert Counter(anew.seen) == group.everything()
+    recreated = group.query("b")
+    recreated.read(9 * PARTITIONS)
+    assert Counter(recreated.seen) == group.everything()
 
 
 @pytest.mark.parametrize(("shared", "events"), [(True, 3), (True, 9), (False, 5)])

@@ -46,32 +46,32 @@ class OneQuery(One):
     def hub(self) -> protocol.HubReport:
         return protocol.HubReport(self.states, None, self.connection)
 
-    def tell(self, input: protocol.Input) -> list[protocol.Output]:
+    def notify(self, input: protocol.Input) -> list[protocol.Output]:
         return self.engine.handle(input, self.clocks)
 
-    def ask(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
-        return self.tell(protocol.BatchRequested(start, limit, self.hub))
+    def request_batch(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
+        return self.notify(protocol.BatchRequested(start, limit, self.hub))
 
     def planned(self, outputs: list[protocol.Output]) -> protocol.BatchPlanned:
         """What is planned, which needs no further question but for newer events."""
         if outputs == [protocol.CatchUp()]:
-            outputs = self.tell(protocol.HubReported(self.hub))
+            outputs = self.notify(protocol.HubReported(self.hub))
         (planned,) = outputs
         assert isinstance(planned, protocol.BatchPlanned)
         return planned
 
     def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
         """The end of the next batch."""
-        return self.planned(self.ask(start, limit)).end
+        return self.planned(self.request_batch(start, limit)).end
 
     def events_found(self, *found: bool | None) -> list[protocol.Output]:
         """Whether the hub has the event before each position of partition 0; None: it does not say."""
         answers = [{} if answer is None else {"0": answer} for answer in found]
-        return self.tell(protocol.EventsFound(answers, self.hub))
+        return self.notify(protocol.EventsFound(answers, self.hub))
 
     def read(self, end: StreamOffset) -> list[tuple[str, int, int]]:
         """What is read of the batch, whose ranges need no question."""
-        return self.ranges(self.tell(protocol.RangesRequested(end)))
+        return self.ranges(self.notify(protocol.RangesRequested(end)))
 
     def ranges(self, outputs: list[protocol.Output]) -> list[tuple[str, int, int]]:
         (read,) = outputs
@@ -90,11 +90,11 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     assert spans(end) == {"0": (0, 5), "1": (0, 3)}
     assert one.engine.in_batch
     assert one.read(end) == [("0", 0, 5), ("1", 0, 3)]
-    one.tell(protocol.BatchFinished(end))
+    one.notify(protocol.BatchFinished(end))
     assert not one.engine.in_batch
     assert one.engine.loads.events == 8
     assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(2))}
-    one.tell(protocol.BatchFinished(replace(end)))
+    one.notify(protocol.BatchFinished(replace(end)))
     assert one.engine.loads.events == 8, "Spark says it with each request"
     one.hold(_0=6)
     later = one.batch(end)
@@ -102,26 +102,26 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     one.turn()
     later = one.batch(end)
     assert (spans(later), later.checkpoints) == ({"0": (5, 6)}, {}), "and after that"
-    one.tell(protocol.BatchFinished(replace(end)))
+    one.notify(protocol.BatchFinished(replace(end)))
     assert one.engine.in_batch, "that is not the end of the later batch"
 
 
 def test_newer_events_are_asked_for_once_after_a_batch() -> None:
     one = OneQuery()
-    assert one.ask() == [protocol.CatchUp()]
-    planned = one.planned(one.tell(protocol.HubReported(one.hub)))
+    assert one.request_batch() == [protocol.CatchUp()]
+    planned = one.planned(one.notify(protocol.HubReported(one.hub)))
     assert planned.end is START
     assert planned.until == one.now + 5
-    (again,) = one.ask()
+    (again,) = one.request_batch()
     assert isinstance(again, protocol.BatchPlanned), "nothing has ended since"
 
 
 def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     one = OneQuery(partitions=1, fail_on_data_loss=False)
     one.hold(_0=4, begin=4)
-    assert one.ask() == [protocol.Refresh(("0",))]
-    one.tell(protocol.HubReported(one.hub))
-    one.tell(protocol.HubReported(one.hub))
+    assert one.request_batch() == [protocol.Refresh(("0",))]
+    one.notify(protocol.HubReported(one.hub))
+    one.notify(protocol.HubReported(one.hub))
     assert one.ann.query.resets == {"0": Progress(1, Position.before(4))}
     one.hold(_0=6, begin=4)
     assert spans(one.batch()) == {"0": (4, 6)}
@@ -132,14 +132,14 @@ def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
     """A query that is killed before it can commit that progress resumes there, if nobody has taken the lease."""
     one = OneQuery(partitions=1)
     one.hold(_0=5)
-    one.tell(protocol.BatchFinished(first := one.batch()))
+    one.notify(protocol.BatchFinished(first := one.batch()))
     one.others(Join(by=BOB, at_ms=0))
     one.add(Lease("1", owner=BOB.id, epoch=1, checkpoint=Position(-1)))
     one.others(RequestHandover(by=ANN, at_ms=0, partition="1", epoch=1, to=ANN.id, timeout_ms=30_000))
     one.now += LEASE - 3
     for look in range(4):
         one.begin()
-        one.tell(StoreFailed(writing=True))
+        one.notify(StoreFailed(writing=True))
         one.now += 1
         if look == 1:
             one.others(HandOver(by=BOB, at_ms=0, partition="1", epoch=1))
@@ -173,48 +173,48 @@ def geo() -> tuple[OneQuery, StreamOffset]:
     """A query that has finished four of nine events, of which those at the batch's ends are named."""
     one = OneQuery(partitions=1)
     one.hold("0-9-9", _0=9)
-    assert one.ask(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
-    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-3-3"}, one.hub)))
-    one.tell(protocol.BatchFinished(planned.end))
+    assert one.request_batch(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
+    planned = one.planned(one.notify(protocol.OffsetsFound({"0": "0-3-3"}, one.hub)))
+    one.notify(protocol.BatchFinished(planned.end))
     return one, planned.end
 
 
 def test_reading_continues_only_after_the_event_before_was_found() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
-    assert one.ask(end) == [looked_for]
+    assert one.request_batch(end) == [looked_for]
     assert spans(one.planned(one.events_found(True)).end) == {"0": (4, 9)}
-    assert one.ask(end) != [looked_for], "once per connection"
+    assert one.request_batch(end) != [looked_for], "once per connection"
     one.connection = 2.0
-    assert one.ask(end) == [looked_for]
+    assert one.request_batch(end) == [looked_for]
     for begin in (4, 5):
         one.hold("0-9-9", begin=begin, _0=9)
-        assert looked_for not in one.ask(end), "it is not retained"
+        assert looked_for not in one.request_batch(end), "it is not retained"
 
 
 def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_again() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
-    assert one.ask(end) == [looked_for]
+    assert one.request_batch(end) == [looked_for]
     one.connection = 2.0
     assert one.events_found(True) == [looked_for]
     assert one.events_found(True) == [protocol.CatchUp()]
     one.connection = 3.0
-    assert one.tell(protocol.HubReported(one.hub)) == [looked_for]
+    assert one.notify(protocol.HubReported(one.hub)) == [looked_for]
 
-    assert one.ask(end, limit=4) == [looked_for]
+    assert one.request_batch(end, limit=4) == [looked_for]
     assert one.events_found(True) == [protocol.FindOffsets({"0": 7}, {"0": 1})]
     one.connection = 4.0
-    assert one.tell(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
+    assert one.notify(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
 
 
 def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
     one, end = geo()
-    one.ask(end)
+    one.request_batch(end)
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
         one.events_found(False)
     for newest, known in (("1-3-3", 4), ("0-1-3", 4), ("0-2-2", 3)):  # another one, or one before it
-        one.ask(end)
+        one.request_batch(end)
         one.hold(newest, _0=known)
         with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
             one.events_found(None)
@@ -223,7 +223,7 @@ def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
 def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
     one, end = geo()
     for newest, known in (("0-9-9", 9), ("0-3-3", 4)):
-        one.ask(end)
+        one.request_batch(end)
         one.hold(newest, _0=known)
         planned = one.planned(one.events_found(None))
         assert (planned.end, planned.ranges) == (end, {})
@@ -234,39 +234,39 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     one = OneQuery(partitions=2)
     for end in ("0", "1"):
         one.hold("0-9-9", **{f"_{end}": 9})
-    one.ask(limit=8)
-    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}, one.hub)))
-    one.tell(protocol.BatchFinished(planned.end))
+    one.request_batch(limit=8)
+    planned = one.planned(one.notify(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}, one.hub)))
+    one.notify(protocol.BatchFinished(planned.end))
     one.turn()
     one.others(Stall(by=ANN, at_ms=0, partition="1", epoch=1))
     one.turn(balance=True)
     one.turn(balance=True)
     assert one.ann.owned["1"].stalled
-    outputs = one.ask(planned.end)
+    outputs = one.request_batch(planned.end)
     (probe,) = [output for output in outputs if isinstance(output, protocol.Probe)]
     (found,) = [output for output in outputs if isinstance(output, protocol.FindEvents)]
     assert (probe.positions, probe.waits, found.positions[0].keys()) == ({"1": 4}, False, {"0"})
-    one.tell(protocol.Probed({"1": 4}, {"1": 9}))
+    one.notify(protocol.Probed({"1": 4}, {"1": 9}))
     assert spans(one.planned(one.events_found(True)).end) == {"0": (4, 9)}
 
 
 def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
     one, end = geo()
     one.turn()
-    one.ask(end)
+    one.request_batch(end)
     logged = one.planned(one.events_found(True)).end
     one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
     asked = protocol.FindEvents(({"0": Position(3, "0-3-3")}, {"0": Position(8, "0-9-9")}), {"0": 1})
     for lost in ((False, True), (True, False)):
-        assert one.tell(protocol.RangesRequested(logged)) == [asked]
+        assert one.notify(protocol.RangesRequested(logged)) == [asked]
         with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
             one.events_found(*lost)
-    one.tell(protocol.RangesRequested(logged))
+    one.notify(protocol.RangesRequested(logged))
     assert one.ranges(one.events_found(True, True)) == [("0", 4, 9)]
 
     one.others(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position.before(2), force=True))
     one.turn()
-    one.tell(protocol.RangesRequested(logged))
+    one.notify(protocol.RangesRequested(logged))
     assert one.ranges(one.events_found(False, True)) == [], "the next batch reads on from there"
 
 
@@ -276,9 +276,9 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
 def test_ends_stay_where_they_were_fixed() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=3)
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     one.hold(_0=9, _1=9)
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     assert spans(one.batch()) == {"0": (0, 5), "1": (0, 3)}
 
 
@@ -286,9 +286,9 @@ def available_now() -> tuple[OneQuery, StreamOffset]:
     """A query with `Trigger.AvailableNow` that has finished four of ten events."""
     one = OneQuery()
     one.hold(_0=5, _1=5)
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     end = one.batch(limit=4)
-    one.tell(protocol.BatchFinished(end))
+    one.notify(protocol.BatchFinished(end))
     return one, end
 
 
@@ -296,14 +296,14 @@ def test_available_now_reads_partitions_that_come_later() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=5)
     states, one.states = one.states, {"0": one.states["0"]}
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     end = one.batch()
     assert spans(end) == {"0": (0, 5)}
-    one.tell(protocol.BatchFinished(end))
-    planned = one.planned(one.ask(end))
+    one.notify(protocol.BatchFinished(end))
+    planned = one.planned(one.request_batch(end))
     assert (planned.end, planned.unread) == (end, {"1"})
     one.states = states
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     assert spans(one.batch(end)) == {"1": (0, 5)}
 
 
@@ -318,7 +318,7 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
         one.others(Steal(by=one.ann.author, at_ms=0, partition="1", epoch=2))
         one.turn()
     assert one.read(end) == [("0", 0, 5)]
-    one.tell(protocol.BatchFinished(end))
+    one.notify(protocol.BatchFinished(end))
     assert {p: progress.position.next for p, progress in one.ann.query.progress.items()} == {"0": 5}
 
 
@@ -326,31 +326,31 @@ def test_available_now_does_not_wait_for_what_it_will_not_read() -> None:
     """Events that a promotion took, partitions beyond the member's limit, and any when the member leaves."""
     one = OneQuery(partitions=1)
     one.hold(_0=9)
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     one.hold(_0=5)
-    one.tell(protocol.BatchFinished(end := one.batch()))
-    assert one.planned(one.ask(end)).unread == set()
+    one.notify(protocol.BatchFinished(end := one.batch()))
+    assert one.planned(one.request_batch(end)).unread == set()
 
     one, end = available_now()
     one.ann.settings = replace(one.ann.settings, max_owned=1)
     one.others(Release(by=one.ann.author, at_ms=0, partition="1", epoch=1))
     one.turn()
-    one.tell(protocol.BatchFinished(end := one.batch(end)))
+    one.notify(protocol.BatchFinished(end := one.batch(end)))
     assert spans(end) == {"0": (2, 5)}
-    assert one.planned(one.ask(end)).unread == set()
+    assert one.planned(one.request_batch(end)).unread == set()
 
     one, end = available_now()
     one.ann.handle(LeaveRequested(), one.clocks)
-    assert one.planned(one.ask(end)).unread == set()
+    assert one.planned(one.request_batch(end)).unread == set()
 
 
 def test_ends_are_fixed_and_kept_although_the_process_was_suspended() -> None:
     one, end = geo()
     one.now += 2 * LEASE
-    one.tell(protocol.EndsFixed(one.hub))
+    one.notify(protocol.EndsFixed(one.hub))
     one.turn()
-    one.ask(end, limit=3)
+    one.request_batch(end, limit=3)
     one.events_found(True)
     one.now += 2 * LEASE
-    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-6-6"}, one.hub)))
+    planned = one.planned(one.notify(protocol.OffsetsFound({"0": "0-6-6"}, one.hub)))
     assert (planned.end, planned.unread) == (end, {"0"})

@@ -73,7 +73,7 @@ class Spark:
     """The calls of a query to its planner, as was logged with Spark; see `NewestBatch`. Offsets and commits are logs
     as Spark keeps them; `steps` says after which call the next crash comes."""
 
-    tells_start: bool
+    passes_start: bool
     steps: Iterator[int]
     newest: int = 0
     offsets: list[dict[str, Any]] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Spark:
         reader = StreamReader(OPTIONS)
         self.left = next(self.steps)
         try:
-            if self.offsets and not self.tells_start:
+            if self.offsets and not self.passes_start:
                 assert reader.partitions(self.offsets[-1], self.offsets[-1]) == []
                 self._step()
             if self.committed < len(self.offsets):
@@ -111,7 +111,7 @@ class Spark:
 
     def _trigger(self, reader: StreamReader) -> None:
         last = self.offsets[-1] if self.offsets else None
-        if self.tells_start:
+        if self.passes_start:
             begin = last or reader.initialOffset()
             end = reader.latestOffset(begin, ReadMaxRows(ROWS))
         else:
@@ -141,9 +141,9 @@ class Spark:
         self._step()
 
 
-def simulate(tells_start: bool, processes: list[tuple[int, list[int]]]) -> Spark:
+def simulate(passes_start: bool, processes: list[tuple[int, list[int]]]) -> Spark:
     """Run processes one after the other, each to its crash."""
-    spark = Spark(tells_start, iter([steps for steps, _ in processes]))
+    spark = Spark(passes_start, iter([steps for steps, _ in processes]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
         patch.setattr(datasource, "set_up_logging", lambda: None)
@@ -162,8 +162,8 @@ LAST = (10_000, [0] * 40)
 @settings(deadline=None, max_examples=30)
 @given(PROCESSES)
 def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[tuple[int, list[int]]]) -> None:
-    for tells_start in (True, False):
-        spark = simulate(tells_start, [*processes, LAST])
+    for passes_start in (True, False):
+        spark = simulate(passes_start, [*processes, LAST])
         assert spark.rows == list(range(spark.newest)), "every event once, in order"
         assert spark.committed == len(spark.offsets)
         ends = [

@@ -46,7 +46,7 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
 def again(group: Group, query: Query, *, shared: bool) -> Query:
     """The next process of a query that was killed, after the table has what it finished."""
     if shared:
-        query.tell()
+        query.notify()
     query.stop()
     unfinished = None if query.logged == query.finished else query.logged
     return group.query(query.owner, query.finished, unfinished, shared=shared)

@@ -27,7 +27,7 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
     wait_until(lambda: group.snapshot().members["a"].renewal > renewed, "a has looked at the table again")
     assert not b.owned(), "a does not know that its batch has ended"
 
-    assert a.tell(end) is True
+    assert a.notify(end) is True
     wait_until(lambda: len(b.owned()) == 4, "they are handed over")
     assert set(group.checkpoints().values()) == {10}
     assert b.plan() is None

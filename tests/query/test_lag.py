@@ -32,7 +32,7 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     RECEIVERS.close()
 
 
-def told(query: Query) -> dict[str, tuple[int, int, float | None]]:
+def lags(query: Query) -> dict[str, tuple[int, int, float | None]]:
     """The planner's answer to the driver: `next`, `end` and seconds."""
     assert query.planner.address is not None
     answer = send(query.planner.address, {"lag": True})
@@ -56,40 +56,40 @@ def since(group: Group) -> dict[str, int | None]:
 
 def test_while_reading_and_at_rest(group: Group) -> None:
     query = group.query()
-    assert told(query) == dict.fromkeys(ALL, (0, 0, 0.0))
+    assert lags(query) == dict.fromkeys(ALL, (0, 0, 0.0))
     sent_ms = 1000 * time.time()
     group.append(10, PARTITIONS)
     query.run(query.batch(limit=4 * PARTITIONS))
-    assert {p: lag[:2] for p, lag in told(query).items()} == dict.fromkeys(ALL, (0, 10)), "the sink is not finished"
+    assert {p: lag[:2] for p, lag in lags(query).items()} == dict.fromkeys(ALL, (0, 10)), "the sink is not finished"
     query.planner.finish(query.finished)
-    assert {p: lag[:2] for p, lag in told(query).items()} == dict.fromkeys(ALL, (4, 10))
+    assert {p: lag[:2] for p, lag in lags(query).items()} == dict.fromkeys(ALL, (4, 10))
     wait_until(lambda: in_table(group) == dict.fromkeys(ALL, (4, 10)), "the table has it")
-    known, before, seconds = since(group)["1"], time.time(), told(query)["1"][2]
+    known, before, seconds = since(group)["1"], time.time(), lags(query)["1"][2]
     assert known is not None
     assert seconds is not None
     assert sent_ms - POLL <= known <= sent_ms + 1000
     assert before - seconds - 0.01 <= known / 1000 <= time.time() - seconds + 0.01
     query.read(10 * PARTITIONS)
     query.planner.finish(query.finished)
-    assert told(query) == dict.fromkeys(ALL, (10, 10, 0.0))
+    assert lags(query) == dict.fromkeys(ALL, (10, 10, 0.0))
     wait_until(lambda: in_table(group) == dict.fromkeys(ALL, (10, 10)), "the table has that, too")
     assert since(group) == dict.fromkeys(ALL)
 
 
-@pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2", "spark 4.1"])
-def test_progress_reports_count_a_backlog_whose_age_is_unknown(group: Group, tells_start: bool) -> None:
+@pytest.mark.parametrize("passes_start", [True, False], ids=["spark 4.2", "spark 4.1"])
+def test_progress_reports_count_a_backlog_whose_age_is_unknown(group: Group, passes_start: bool) -> None:
     """By the names of Spark's Kafka source: the events after the batch's end."""
     group.append(6, PARTITIONS)
     reader = StreamReader(hub_options(group.emulator, startingPosition="earliest", maxEventsPerTrigger=PARTITIONS * 3))
 
     def latest() -> dict[str, Any]:
-        return reader.latestOffset(start, reader.getDefaultReadLimit()) if tells_start else reader.latestOffset()
+        return reader.latestOffset(start, reader.getDefaultReadLimit()) if passes_start else reader.latestOffset()
 
     try:
         start = reader.initialOffset()
         for left in (3, 0):
             end = latest()
-            reported = reader.reportLatestOffset() if tells_start else end
+            reported = reader.reportLatestOffset() if passes_start else end
             assert reported is not None
             behind = {"minOffsetsBehindLatest": left, "maxOffsetsBehindLatest": left, "avgOffsetsBehindLatest": left}
             assert reported.items() >= behind.items()

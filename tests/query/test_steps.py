@@ -13,7 +13,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from tests.query.queries import Group
 from tests.query.step_log import outputs, recorded, replayed
-from tests.query.without_network import ask_without_network
+from tests.query.without_network import answer_without_network
 from tests.waiting import wait_until
 
 
@@ -22,7 +22,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """What two queries have logged, of which one joins the other, and goes on alone; and one that draws numbers."""
     with ExitStack() as stack, recorded() as lines:
         emulator = stack.enter_context(Emulator())
-        ask_without_network(emulator, stack.enter_context(pytest.MonkeyPatch.context()))
+        answer_without_network(emulator, stack.enter_context(pytest.MonkeyPatch.context()))
         group = stack.enter_context(closing(Group(emulator, tmp_path_factory.mktemp("group"))))
         group.append(5)
         a = group.query("a")

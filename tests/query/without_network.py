@@ -26,7 +26,7 @@ from spark_ehbalance.eventhub.wire.management import ManagementRequest
 _ALLOWED: Any = SimpleNamespace(allow=lambda hub: True)
 
 
-def ask_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
+def answer_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
     """From now on the planners of this process ask `emulator` directly, without a limit; consumer groups are not
     checked."""
 

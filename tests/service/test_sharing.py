@@ -45,7 +45,7 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
         wait_until(read_all, "all is read")
         assert queries[1].seen
         gone.append(queries.pop(0))
-        assert gone[0].tell(), "as the driver does when its query is stopped"
+        assert gone[0].notify(), "as the driver does when its query is stopped"
         gone[0].stop()
         wait_until(lambda: queries[0].owned() == partitions, "the second has all")
         send(2)

@@ -41,9 +41,9 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
         timeout=420,
         check=True,
     )
-    told = json.loads(client.stdout.splitlines()[-1])
-    assert "column body is double in the frame and string in the table" in told.pop("refused")
-    assert told == {"crashed": True, "ended": True, "conflict": "TABLE"}
+    result = json.loads(client.stdout.splitlines()[-1])
+    assert "column body is double in the frame and string in the table" in result.pop("refused")
+    assert result == {"crashed": True, "ended": True, "conflict": "TABLE"}
     target = deltalake.DeltaTable(str(tmp_path / "target"))
     assert target.transaction_version(MERGED_IDENTIFIER) == 1, "after the table was replaced too"
     assert held(tmp_path / "target") == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
@@ -89,8 +89,8 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
     spark.sql(f"CREATE OR REPLACE TABLE delta.`{target}` USING delta AS SELECT * FROM delta.`{target}`")
     spark_ehbalance.merge(again, target)
     spark.stop()
-    told = {"crashed": Path(crashed).exists(), "ended": ended, "refused": refused}
-    return told | {"conflict": conflict.name if conflict else None}
+    result = {"crashed": Path(crashed).exists(), "ended": ended, "refused": refused}
+    return result | {"conflict": conflict.name if conflict else None}
 
 
 if __name__ == "__main__":

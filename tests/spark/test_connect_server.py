@@ -69,17 +69,17 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
             timeout=300,
             check=True,
         )
-        told: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
-        return told
+        result: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
+        return result
 
     sent = fill(hub, 10)
-    told = run(server, 9, str(make_zip(tmp_path / "spark_ehbalance.zip")))
-    assert "No module named 'spark_ehbalance'" in told["without"]
-    assert "addArtifacts" in told["without"]
-    assert "no option 'nosuch'" in told["option"]
-    assert told["batch"] == len(sent)
+    result = run(server, 9, str(make_zip(tmp_path / "spark_ehbalance.zip")))
+    assert "No module named 'spark_ehbalance'" in result["without"]
+    assert "addArtifacts" in result["without"]
+    assert "no option 'nosuch'" in result["option"]
+    assert result["batch"] == len(sent)
     sent = fill(hub, 10)
-    run(f"{server}/;session_id={told['session']}", 19)  # a new client of the session
+    run(f"{server}/;session_id={result['session']}", 19)  # a new client of the session
     assert held(tmp_path / "target") == Counter(sent)
     leases = DeltaStore(str(tmp_path / "leases")).read().leases.values()
     assert [lease.owner for lease in leases] == [None] * 8, "stop() has given all of them back"
@@ -92,7 +92,7 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
     import spark_ehbalance
 
     spark: Any = SparkSession.builder.remote(address).getOrCreate()
-    told = {"session": spark.session_id} | (_bring(spark, options, *package) if package else {})
+    result = {"session": spark.session_id} | (_bring(spark, options, *package) if package else {})
     spark_ehbalance.register(spark)
     query = (
         spark.readStream.format("ehbalance")
@@ -108,30 +108,30 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
     spark_ehbalance.stop(query)
     leases = DeltaStore(options["leaseTable"]).read().leases.values()
     assert [lease.checkpoint.sequence_number for lease in leases if lease.checkpoint] == [last] * 8
-    return told
+    return result
 
 
 def _bring(spark: Any, options: dict[str, str], package: str) -> dict[str, Any]:
-    """Bring the package to a server that has none; what was told meanwhile."""
+    """Bring the package to a server that has none; its results."""
     from pyspark.errors import PySparkException
 
     import spark_ehbalance
     from spark_ehbalance.errors import EhBalanceError
 
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     try:
         spark_ehbalance.register(spark)
     except EhBalanceError as error:
-        told["without"] = str(error)
+        result["without"] = str(error)
     spark.addArtifacts(package, pyfile=True)
     spark_ehbalance.register(spark)
     alone = {name: options[name] for name in ("connectionString", "startingPosition")}
     try:
         spark.read.format("ehbalance").options(**alone, nosuch="1").load().count()
     except PySparkException as error:
-        told["option"] = str(error)
-    told["batch"] = spark.read.format("ehbalance").options(**alone).load().count()
-    return told
+        result["option"] = str(error)
+    result["batch"] = spark.read.format("ehbalance").options(**alone).load().count()
+    return result
 
 
 if __name__ == "__main__":
