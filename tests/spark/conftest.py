@@ -38,13 +38,13 @@ def shared_options(options: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def owners(tmp_path: Path) -> Callable[[], list[str | None]]:
-    """Asks the lease table who owns each partition, in the order of the partitions."""
+    """Reads the owner of each partition from the lease table, in the order of the partitions."""
     store = DeltaStore(str(tmp_path / "leases"))
 
-    def ask() -> list[str | None]:
+    def read_owners() -> list[str | None]:
         return [lease.owner for lease in store.read().leases.values()] if store.exists() else []
 
-    return ask
+    return read_owners
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def _query_processes() -> Iterator[list[QueryProcess]]:
 
 @pytest.fixture
 def processes(_query_processes: list[QueryProcess]) -> Callable[[int], list[QueryProcess]]:
-    """So many processes with Spark, kept from test to test; those that a test has ended are replaced, which takes half
+    """Processes with Spark, kept from test to test; those that a test has ended are replaced, which takes half
     a minute on a busy machine."""
 
     def running(count: int) -> list[QueryProcess]:

@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.exactly_once import once
 from tests.spark.settings import INTERPRETED
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 
-#: What is said of a query that has not ended.
+#: The text for a query that has not ended.
 RUNS = "it runs"
 
 
@@ -62,15 +62,15 @@ class QueryProcess:
         Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists."""
         target = table or folder / "table"
         command = {"do": "start", "options": options, "folder": str(folder), "table": str(target)}
-        self._ask(command | {"hold": str(hold) if hold else None})
+        self._request(command | {"hold": str(hold) if hold else None})
         return Query(self, folder, target)
 
     def error(self, folder: Path, within: float = 60) -> str:
-        """Why the query has ended, which is waited for so many seconds; `RUNS` if it has not."""
-        return str(self._ask({"do": "error", "folder": str(folder), "within": within})["text"])
+        """The reason of the query's end within `within` seconds; `RUNS` if it has not ended."""
+        return str(self._request({"do": "error", "folder": str(folder), "within": within})["text"])
 
     def stop(self, folder: Path) -> None:
-        self._ask({"do": "stop", "folder": str(folder)})
+        self._request({"do": "stop", "folder": str(folder)})
 
     def terminate(self) -> None:
         """SIGTERM to the driver, as a cluster manager does it."""
@@ -82,7 +82,7 @@ class QueryProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(command) + "\n")
@@ -109,10 +109,10 @@ class Query:
 
     def rows(self) -> list[tuple[str, int]]:
         """(partition, sequence number) of every row written so far, with what was written twice twice."""
-        return list(held(self._table).elements())
+        return list(events_in(self._table).elements())
 
 
-def _held(target: str, hold: Path) -> Callable[[DataFrame, int], None]:
+def _holding_sink(target: str, hold: Path) -> Callable[[DataFrame, int], None]:
     write = once(target)
 
     def wait(df: DataFrame, batch_id: int) -> None:
@@ -144,7 +144,9 @@ def _main() -> None:
                 # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
                 writer = writer.trigger(processingTime="1 second")
                 if command["hold"]:
-                    queries[folder] = writer.foreachBatch(_held(command["table"], Path(command["hold"]))).start()
+                    queries[folder] = writer.foreachBatch(
+                        _holding_sink(command["table"], Path(command["hold"]))
+                    ).start()
                 else:
                     queries[folder] = writer.format("delta").start(command["table"])
             elif command["do"] == "error":

@@ -131,8 +131,8 @@ def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    folder = Path(asked["folder"])
+    request = json.load(sys.stdin)
+    folder = Path(request["folder"])
     shown = Shown(folder / "shown")
     (folder / "log4j2.properties").write_text(LOGGING.format(folder / "spark.log"))
     (folder / "events").mkdir()
@@ -150,7 +150,7 @@ def main() -> None:
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark_ehbalance.register(spark)
-    for way, options in asked["ways"].items():
+    for way, options in request["ways"].items():
         _run(spark, shown, way, options, folder)
     spark.stop()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import deltalake
 
 
-def held(table: str | Path) -> Counter[tuple[str, int]]:
+def events_in(table: str | Path) -> Counter[tuple[str, int]]:
     """How often the table at this path, which may not exist yet, holds which event."""
     if not deltalake.DeltaTable.is_deltatable(str(table)):
         return Counter()

@@ -42,7 +42,7 @@ def test_start_and_end_positions_in_more_tasks_than_partitions(
     assert found.schema == spark.createDataFrame([], SPARK_SCHEMA).schema
 
 
-def test_a_schema_says_which_columns_are_read(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+def test_schema_selects_columns(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
     hub.append(HUB, "0", ["größer".encode(), b""])
     schema = "body string, sequenceNumber long, partition string"
     found = spark.read.format("ehbalance").options(**options).schema(schema).load()

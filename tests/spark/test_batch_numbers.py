@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from tests.docs.blocks import blocks
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill, run_available
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
@@ -34,7 +34,7 @@ def test_a_checkpoint_that_is_new_or_was_set_back_is_refused(
     is_set_back: bool,
     name: str,
 ) -> None:
-    """Without a lease table nothing else tells."""
+    """Without a lease table there is no other evidence."""
     checkpoint, copy, output = (tmp_path / name for name in ("checkpoint", "copy", "output"))
     spark_ehbalance.register(spark)
 
@@ -73,7 +73,7 @@ def test_queries_that_share_write_under_their_own_ids(
     for name in "abab":
         sent = fill(hub, 2)
         run_available(spark, shared_options, tmp_path / name, process=names["write"])
-    assert held(table) == Counter(sent)
+    assert events_in(table) == Counter(sent)
     ids = [json.loads((tmp_path / name / "checkpoint" / "metadata").read_text())["id"] for name in "ab"]
     numbers = [DeltaTable(table).transaction_version(f"flights {id}") for id in ids]
     assert None not in numbers, "each has written"

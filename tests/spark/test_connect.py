@@ -17,7 +17,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER
 from tests.spark.settings import SETTINGS
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill
 
 # It shares no Spark and waits for nothing that could be too slow, as those of secrets.
@@ -46,7 +46,7 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
     assert result == {"crashed": True, "ended": True, "conflict": "TABLE"}
     target = deltalake.DeltaTable(str(tmp_path / "target"))
     assert target.transaction_version(MERGED_IDENTIFIER) == 1, "after the table was replaced too"
-    assert held(tmp_path / "target") == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
+    assert events_in(tmp_path / "target") == Counter({*sent, *(("0", number) for number in range(1000, 1005))})
 
 
 def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:

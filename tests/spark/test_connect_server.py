@@ -20,7 +20,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.shipping import environment, make_environment, make_zip, spark_submit
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -80,7 +80,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
     assert result["batch"] == len(sent)
     sent = fill(hub, 10)
     run(f"{server}/;session_id={result['session']}", 19)  # a new client of the session
-    assert held(tmp_path / "target") == Counter(sent)
+    assert events_in(tmp_path / "target") == Counter(sent)
     leases = DeltaStore(str(tmp_path / "leases")).read().leases.values()
     assert [lease.owner for lease in leases] == [None] * 8, "stop() has given all of them back"
 
@@ -103,7 +103,7 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
         .trigger(processingTime="1 hour")
         .start(str(folder / "target"))
     )
-    lag = wait_until(lambda: spark_ehbalance.lag(query), "the planner tells its lag")
+    lag = wait_until(lambda: spark_ehbalance.lag(query), "the planner reports its lag")
     assert (len(lag.partitions), lag.events, lag.seconds) == (8, 0, 0.0)
     spark_ehbalance.stop(query)
     leases = DeltaStore(options["leaseTable"]).read().leases.values()

@@ -1,4 +1,4 @@
-"""Checkpoints that are copied, and that go on under another name, with real Spark and real sinks.
+"""Checkpoints that are copied, and that continue under another name, with real Spark and real sinks.
 
 `tests/query/test_consistency.py` has all that may have happened to a checkpoint.
 """
@@ -46,7 +46,7 @@ def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
     new, fenced = Query(second, one, one / "table"), RUNS
     while fenced == RUNS or len(new.rows()) < 240:
         if (error := second.error(one, 1)) != RUNS:
-            # Delta skips a batch that it has before a planner is asked for it, and so fences nobody.
+            # Delta skips a batch that it has before any request to a planner, and so fences nobody.
             assert "CONCURRENT" in error or "EHB_CHECKPOINT_STALE" in error
             second.start(options | {"ownerId": "pod-2"}, one)
         fenced = first.error(one, 1) if fenced == RUNS else fenced

@@ -30,12 +30,12 @@ def test_keys_and_properties_with_their_types_are_kept(
     )
     assert start(spark, settings, rows).awaitTermination(120)
 
-    def held(which: dict[str, str]) -> list[tuple[bytes, str | None, dict[str, str]]]:
+    def events_in(which: dict[str, str]) -> list[tuple[bytes, str | None, dict[str, str]]]:
         found = spark.read.format("ehbalance").options(**which, jsonProperties="true").load().collect()
         return sorted((bytes(row.body), row.partitionKey, row.properties) for row in found)
 
-    copied = held(sink)
-    assert copied == held({"connectionString": options["connectionString"]})
+    copied = events_in(sink)
+    assert copied == events_in({"connectionString": options["connectionString"]})
     assert copied[1][1:] == ("key", {"text": '"5"', "number": "5", "half": "0.5", "yes": "true", "bytes": "[-1,53]"})
 
 

@@ -23,7 +23,7 @@ from spark_ehbalance.jobs import PREFIX, SettingError, batch_to_delta, parse_to_
 from spark_ehbalance.jobs.parsing import Parser
 from tests.raising import raises
 from tests.spark.conftest import HUB
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill, run_available
 
 pytestmark = pytest.mark.spark
@@ -56,7 +56,7 @@ def test_stream_to_delta(spark: SparkSession, hub: Emulator, common: dict[str, A
 def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     table, source = os.path.relpath(tmp_path / "table"), {"connectionString": options["connectionString"]}
 
     def stream() -> None:
@@ -68,7 +68,7 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     def batch() -> str:
         now = datetime.now(timezone.utc)
         batch_to_delta.copy(spark, batch_to_delta.Settings(table=table, from_=_BEFORE, to=now, source=source), rows)
-        *said[:], counted = capsys.readouterr().err.splitlines()
+        *printed[:], counted = capsys.readouterr().err.splitlines()
         return counted.partition("Z: ")[2]
 
     def merged() -> bool:
@@ -78,18 +78,18 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     fill(hub, 10)
     stream()
     assert batch() == "80 read, 40 written, 40 already present"
-    assert not merged(), "the stream has passed all of it, and goes on as before"
+    assert not merged(), "the stream has passed all of it, and continues as before"
     hub.trim(HUB, "3", 2)
     sent = fill(hub, 5)
     assert batch() == "118 read, 40 written, 78 already present"
-    assert said[0].startswith(
+    assert printed[0].startswith(
         "The hub no longer retains the beginning of the range in partitions 3 (from sequence number 2): "
     )
     assert merged(), "the stream reads the new events later"
     fill(hub, 1)
     sent |= {(str(partition), 15) for partition in range(8)}
     stream()
-    assert held(table) == dict.fromkeys(sent, 1)
+    assert events_in(table) == dict.fromkeys(sent, 1)
 
 
 def test_events_that_cannot_be_in_the_table_are_no_success(

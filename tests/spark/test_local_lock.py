@@ -24,7 +24,7 @@ from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Write
 from spark_ehbalance.exactly_once.target import MERGED
 from tests.raising import raises
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_write_once import Writer, event_rows, events_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
@@ -74,7 +74,7 @@ def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_pat
         assert all(thread.is_alive() for thread in waiting)
     for thread in waiting:
         thread.join(60)
-    assert held(target) == held(merged) == events_of(READ)
+    assert events_in(target) == events_in(merged) == events_of(READ)
 
 
 def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def _pipe(folder: Path) -> None:
 
 
 def _link(folder: Path) -> None:
-    """Whoever can write the folder could have another user create or lock a file of that user."""
+    """A user who can write the folder could have another user create or lock a file of that user."""
     folder.mkdir()
     (folder / ".ehbalance-lock").symlink_to("aim")
 

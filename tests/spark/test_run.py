@@ -17,7 +17,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from tests.spark.settings import SETTINGS
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -47,42 +47,42 @@ def test_a_signal_ends_a_query_in_order_and_a_second_one_at_once(
         wait_until(lambda: condition() or program.poll() is not None, what)
         assert program.poll() is None, log.read_text()
 
-    def said(*texts: str, run: int) -> bool:
-        said = (*log.read_text().split("-- run"), "", "", "")[run]
-        return all(text in said for text in texts)
+    def logged(*texts: str, run: int) -> bool:
+        output = (*log.read_text().split("-- run"), "", "", "")[run]
+        return all(text in output for text in texts)
 
     try:
         wait_for(held_up.exists, "the first batch is being written")
         os.killpg(program.pid, signal.SIGINT)
-        wait_for(lambda: said("SIGINT: finishing the batch", run=1), "it says so")
+        wait_for(lambda: logged("SIGINT: finishing the batch", run=1), "it logs the signal")
         held_up.unlink()
         hold.unlink()
         wait_for(lambda: log.read_text().count("-- run") == 2, "run has returned, and runs again")
-        assert said(*ORDERLY, run=1)
+        assert logged(*ORDERLY, run=1)
 
         everything = fill(hub, 10)
-        wait_for(lambda: held(target) == Counter(everything), "each event is written once, by both runs together")
-        wait_for(lambda: said("8 of 8 partitions · 80 events · 0 behind", run=2), "it says how far it is")
+        wait_for(lambda: events_in(target) == Counter(everything), "each event is written once, by both runs together")
+        wait_for(lambda: logged("8 of 8 partitions · 80 events · 0 behind", run=2), "it shows its progress")
         hold.touch()
         everything = fill(hub, 10)
         wait_for(held_up.exists, "another batch is being written")
         os.killpg(program.pid, signal.SIGTERM)
-        wait_for(lambda: said("SIGTERM: finishing the batch", run=2), "it says so")
+        wait_for(lambda: logged("SIGTERM: finishing the batch", run=2), "it logs the signal")
         held_up.unlink()
         hold.unlink()
         wait_for(lambda: log.read_text().count("-- run") == 3, "run has returned, and runs again")
-        assert said(*ORDERLY, run=2), "JVM and planner have left it to the driver"
-        assert held(target) == Counter(everything)
+        assert logged(*ORDERLY, run=2), "JVM and planner have left it to the driver"
+        assert events_in(target) == Counter(everything)
         assert "Traceback" not in SPARKS_OWN.sub("", log.read_text()), log.read_text()
 
         hold.touch()
         fill(hub, 10)
         wait_for(held_up.exists, "another batch is being written")
         program.send_signal(signal.SIGTERM)
-        wait_for(lambda: said("SIGTERM: finishing the batch", run=3), "it says so")
+        wait_for(lambda: logged("SIGTERM: finishing the batch", run=3), "it logs the signal")
         program.send_signal(signal.SIGTERM)
         assert program.wait(60) == 128 + signal.SIGTERM
-        assert held(target) == Counter(everything)
+        assert events_in(target) == Counter(everything)
         assert "Traceback" not in SPARKS_OWN.sub("", log.read_text()), log.read_text()
     finally:
         if program.poll() is None:

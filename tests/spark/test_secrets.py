@@ -82,13 +82,13 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
         "storageSecrets.account_key": f"file:{tmp_path / 'secrets' / 'account-key'}",
         "storageOptions.azure_storage_sas_token": "env:LEASES_ACCOUNT_KEY",
     }
-    asked = {
+    request = {
         "folder": str(folder),
         "ways": {"literal": shared | literal, "reference": shared | by_reference},
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.shown_by_spark"],
-        input=json.dumps(asked),
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         timeout=300,
@@ -99,7 +99,7 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
     found = everything(folder) | {"output": (done.stdout + done.stderr).encode()}
     assert hits(found) == []
 
-    # What was searched does hold the options, and where they are hidden says so.
+    # The searched texts contain the options, with a mark where values are hidden.
     events = b"".join(content for name, content in found.items() if name.startswith("events/"))
     for where in (found["shown/literal-stream-explain"], found["shown/literal-mistakes"], events):
         assert b"storageSecrets.account_key=*********(redacted)" in where

@@ -36,7 +36,7 @@ def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_pla
     ehbalance: Command,
 ) -> None:
     """Forward, back (where for `once` what lies behind its mark counts as written), and when the query is killed in the
-    batch and started again under another name, as a pod is: `once` asks the planner that runs, not the one that has
+    batch and started again under another name, as a pod is: `once` uses the running planner, not the one that has
     planned the batch."""
     hold, checkpoint, table = tmp_path / "hold", tmp_path / "checkpoint", shared_options["leaseTable"]
     shared_options |= {"checkpointInterval": "1 minute"}  # all of it holds also where the lease table lags behind

@@ -24,7 +24,7 @@ from tests.spark.shipping import (
     make_zip,
     spark_submit,
 )
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
@@ -81,7 +81,7 @@ def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp
         workers[0][1].kill()
         assert driver.wait(300) == 0, log.read_text()
     assert len(list((tmp_path / "work").glob("app-*/*"))) >= 2, "both workers have run an executor"
-    assert held(tmp_path / "target") == Counter(sent)
+    assert events_in(tmp_path / "target") == Counter(sent)
     used = json.loads(next(line for line in log.read_text().splitlines() if line.startswith('{"driver"')))
     assert used["driver"].startswith(str(package))
     assert used["executors"]

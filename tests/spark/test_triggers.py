@@ -68,7 +68,7 @@ def start(
 
 @pytest.fixture
 def table(tmp_path: Path) -> Callable[[], Snapshot]:
-    """Asks the lease table."""
+    """Reads the lease table."""
     return DeltaStore(str(tmp_path / "leases")).read
 
 
@@ -115,7 +115,7 @@ def test_a_query_reports_its_lag_and_stopped_under_load_has_written_what_is_chec
     fill(hub, 2)
     query = start(sink)
     wait_until(lambda: sink.begun or query.exception(), "the first batch is being written")
-    assert spark_ehbalance.lag(query) is None, "no progress has told where the planner is"
+    assert spark_ehbalance.lag(query) is None, "no progress contains the planner's address"
     sink.open.set()
     at_rest = wait_until(lambda: spark_ehbalance.lag(query), "the first batch has ended")
     assert (at_rest.events, at_rest.seconds) == (0, 0.0)
@@ -123,7 +123,7 @@ def test_a_query_reports_its_lag_and_stopped_under_load_has_written_what_is_chec
     fill(hub, 3)
     wait_until(lambda: (lag := spark_ehbalance.lag(query)) and lag.events == 24 and lag, "all are unread")
     sink.open.set()
-    progress: Any = wait_until(lambda: len(query.recentProgress) > 1 and query.lastProgress, "its progress is told")
+    progress: Any = wait_until(lambda: len(query.recentProgress) > 1 and query.lastProgress, "its progress is reported")
     reported = json.loads(progress.json)["sources"][0]["latestOffset"]
     assert reported.items() >= dict.fromkeys(("minOffsetsBehindLatest", "maxOffsetsBehindLatest"), 0).items()
 

@@ -76,7 +76,7 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
 
 
 @pytest.mark.parametrize(
-    ("mode", "options", "said"),
+    ("mode", "options", "message"),
     [
         ("overwrite", {}, r"\[EHB_OPTION_INVALID\] mode='overwrite'"),
         (
@@ -87,10 +87,10 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
     ],
 )
 def test_a_wrong_write_is_refused_before_it_starts(
-    spark: SparkSession, hub: Emulator, connection: dict[str, str], mode: str, options: dict[str, str], said: str
+    spark: SparkSession, hub: Emulator, connection: dict[str, str], mode: str, options: dict[str, str], message: str
 ) -> None:
     frame = spark.createDataFrame(ROWS, DDL)
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         frame.write.format("ehbalance").options(**connection, **options).mode(mode).save()
     assert hub.connections() == 0
 

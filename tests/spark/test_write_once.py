@@ -41,7 +41,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.raising import raises
 from tests.spark.conftest import HUB
 from tests.spark.merge_race import race
-from tests.spark.tables import held
+from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill, run_available, run_frame
 
 pytestmark = pytest.mark.spark
@@ -130,7 +130,7 @@ def run(spark: SparkSession, target: str, read: SequenceRanges, **options: Any) 
 
 
 def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> None:
-    """Either commits first, the second time with known marks, for which Delta is not asked. All orders of their steps
+    """Either commits first, the second time with known marks, which are not read from Delta. All orders of their steps
     are in `tests/exactly_once/test_protocol.py`."""
     assert has_transactions(spark.range(1)), "the tested version of Delta is written in the cheapest way"
     expected = events_of({"9": SequenceRange(0, 1)})
@@ -149,7 +149,7 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
         for writer in writers.values():
             writer.finish()
         expected += events_of(a)
-        assert held(target) == expected, order
+        assert events_in(target) == expected, order
         known = writers["a"].target.memory
     assert run(spark, target, {"0": SequenceRange(0, 20), "1": SequenceRange(0, 2)}).written == {}
 
@@ -172,7 +172,7 @@ def test_what_others_do_meanwhile(spark: SparkSession, target: str) -> None:
         writer = Writer(spark, target, {"0": SequenceRange(0, 5 + number)}).through(Begin)
         act()
         assert writer.finish().written == {"0": SequenceRange(4 + number, 5 + number)}
-    assert held(target) == events_of({"0": SequenceRange(0, 8), "1": SequenceRange(0, 5)})
+    assert events_in(target) == events_of({"0": SequenceRange(0, 8), "1": SequenceRange(0, 5)})
     assert "number" in spark.read.format("delta").load(target).columns
 
 
@@ -255,7 +255,7 @@ def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSes
         run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
     run(spark, target, {"0": SequenceRange(5, 8)})
     run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
-    assert held(target) == events_of(read)
+    assert events_in(target) == events_of(read)
 
 
 # --- the session's settings ------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession,
     session.conf.unset("spark.databricks.delta.write.txnAppId")
     with raises(TargetError, "EHB_SESSION_SKIPS_WRITES", setting="spark.databricks.delta.write.txnVersion"):
         merge(rows, target)
-    assert not held(target)
+    assert not events_in(target)
 
 
 # --- MERGE -----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: 
     merge(rows.limit(0), target)  # adds nothing, and changes nothing for other writers
     writer = Writer(spark, target, {"0": SequenceRange(3, 8)}).through(Begin)
     merge_once(rows.union(rows), target, "namespace/hub", {"mergeSchema": "true"})
-    assert held(target) == events_of({"0": SequenceRange(0, 4)}) + Counter({("0", n): 2 for n in range(4, 8)})
+    assert events_in(target) == events_of({"0": SequenceRange(0, 4)}) + Counter({("0", n): 2 for n in range(4, 8)})
     assert "new" in spark.read.format("delta").load(target).columns
     with several_sources("another hub and namespace/hub"):
         merge_once(rows, target, "another hub", {})
@@ -426,7 +426,7 @@ def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkS
 def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, target: str, tmp_path: Path) -> None:
     run(spark, target, {"0": SequenceRange(0, 5)})
     assert race(spark, f"delta.`{target}`", 5, tmp_path) is Conflict.TABLE
-    assert held(target) == events_of({"0": SequenceRange(0, 10)})
+    assert events_in(target) == events_of({"0": SequenceRange(0, 10)})
 
 
 def test_merges_that_create_the_table_at_the_same_time(
@@ -443,7 +443,7 @@ def test_merges_that_create_the_table_at_the_same_time(
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(begin, range(2)))
-    assert held(target) == Counter([("0", 0), ("1", 0)])
+    assert events_in(target) == Counter([("0", 0), ("1", 0)])
 
 
 # --- queries ---------------------------------------------------------------------------------------------------
@@ -470,22 +470,22 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
     options = {**shared_options, "maxEventsPerTrigger": "80"}
     with pytest.raises(StreamingQueryException, match="a crash"):
         run_available(spark, options, tmp_path, process=process)
-    assert held(target).total() == 8 * 9
+    assert events_in(target).total() == 8 * 9
     run_available(spark, options, tmp_path, process=process)
     assert batches[:3] == [0, 0, 1], "the first one was run again"
     expected = Counter(event for event in sent if event[1] % 10)
-    assert held(target) == Counter(event for event in expected if event[0] != "0" or event[1] < 10)
+    assert events_in(target) == Counter(event for event in expected if event[0] != "0" or event[1] < 10)
     stolen[0].close()
     give_back(shared_options["leaseTable"], "0")
     run_available(spark, options, tmp_path, process=process)
-    assert held(target) == expected
+    assert events_in(target) == expected
 
 
 def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     """The state has seen the events of a lost partition, which are not written: the batch fails, and is run again from
-    the state before it. A batch of the state alone asks no planner, which a restarted query does not have then."""
+    the state before it. A batch of the state alone needs no planner, which a restarted query does not have then."""
     stolen, write, crashed = list[Receiver](), once(target), False
 
     def process(df: DataFrame, batch_id: int) -> None:
@@ -510,14 +510,14 @@ def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
     sent = fill(hub, 20)
     with pytest.raises(StreamingQueryException, match=r"\[EHB_TARGET_STATE_AHEAD\] Partitions 0 "):
         run_once()
-    assert held(target).total() == 8 * 10
+    assert events_in(target).total() == 8 * 10
     stolen[0].close()
     give_back(shared_options["leaseTable"], "0")
     run_once()
-    assert held(target) == Counter(sent)
+    assert events_in(target) == Counter(sent)
 
 
-def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_one(
+def test_events_of_a_recreated_hub_are_an_error(
     spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     fill(hub, 5)
@@ -527,7 +527,7 @@ def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_o
     fill(hub, 8)  # beyond the marks
     with pytest.raises(StreamingQueryException, match=r"\[EHB_TARGET_HUB_RECREATED\] .*/hub\."):
         run_available(spark, options, tmp_path / "again", process=once(target))
-    assert held(target).total() == 8 * 5
+    assert events_in(target).total() == 8 * 5
 
 
 def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
@@ -550,7 +550,7 @@ def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
     write("one")
     sessions["two"].sql("ALTER TABLE flights SET TBLPROPERTIES ('a' = 'b')")  # the version that the other one has
     write("two")
-    assert held(tmp_path / "one/flights") == held(tmp_path / "two/flights") == Counter(sent)
+    assert events_in(tmp_path / "one/flights") == events_in(tmp_path / "two/flights") == Counter(sent)
 
 
 def test_a_union_of_a_source_with_itself_is_written_with_an_offset_log_of_version_2(
@@ -560,10 +560,10 @@ def test_a_union_of_a_source_with_itself_is_written_with_an_offset_log_of_versio
     session.conf.set("spark.sql.streaming.offsetLog.formatVersion", 2)
     events = session.readStream.format("ehbalance").options(**options, maxEventsPerTrigger="16").load()
     run_frame(events.union(events), tmp_path, process=once(target))
-    assert held(target) == Counter(dict.fromkeys(sent, 2))
+    assert events_in(target) == Counter(dict.fromkeys(sent, 2))
 
 
-def test_a_query_of_events_that_another_one_has_written_says_so(
+def test_query_warns_of_events_written_by_another_one(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And its other target gets them."""
@@ -576,7 +576,7 @@ def test_a_query_of_events_that_another_one_has_written_says_so(
         once(second)(df, batch_id)
 
     run_available(spark, options | {"maxEventsPerTrigger": "40"}, tmp_path / "two", process=process)
-    assert held(first) == held(second) == Counter(sent)
+    assert events_in(first) == events_in(second) == Counter(sent)
     assert "the target already contains events of the batch" in caplog.text
     assert "`source` batch=1 " in caplog.text
     assert "`source` batch=0 " not in caplog.text, "it may be one that is run again"

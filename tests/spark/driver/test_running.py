@@ -50,13 +50,13 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_GRACE", 0.2)
 
 
-@pytest.mark.parametrize("can_be_told", [True, False])
+@pytest.mark.parametrize("can_be_notified", [True, False])
 def test_it_returns_although_a_function_of_foreach_batch_does_not(
-    can_be_told: bool, monkeypatch: pytest.MonkeyPatch
+    can_be_notified: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By Spark Connect a query cannot be told to leave while the batch has all cores."""
+    """With Spark Connect a query cannot receive a request to leave while the batch has all cores."""
     query: Any = Hanging()
-    if not can_be_told:
+    if not can_be_notified:
         monkeypatch.setattr(running, "hand_over", lambda query, timeout: query.never.wait(60))
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     began = time.monotonic()

@@ -12,7 +12,7 @@ from spark_ehbalance.spark.signals import StopSignals, _JavaHandler
 from tests.raising import raises
 
 
-def test_a_signal_is_told_once_and_handlers_are_put_back() -> None:
+def test_signal_is_reported_once_and_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
     with StopSignals(None).received() as signals:
         assert signals.wait(0.0) is None
