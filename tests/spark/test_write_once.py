@@ -433,7 +433,7 @@ def test_merges_that_create_the_table_at_the_same_time(
     spark: SparkSession, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on object storage, or by the Pythons of one Spark Connect server: there the lock does nothing."""
-    monkeypatch.setattr("spark_ehbalance.exactly_once.merging.locked", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("spark_ehbalance.exactly_once.merging.commit_lock", lambda *_: contextlib.nullcontext())
     together = threading.Barrier(2)
 
     def begin(number: int) -> None:
