@@ -6,7 +6,7 @@ SHELL := bash
 VENV := $(CURDIR)/.venv
 
 # Folders whose English is still being rewritten.
-ENGLISH_LEFT := {spark_ehbalance/query,tests/query,tests/eventhub}/**
+ENGLISH_LEFT := {tests/query,tests/eventhub}/**
 
 # Spark starts its Python workers with PYSPARK_PYTHON, or else with the first python3 on PATH, which lacks our packages.
 export PYSPARK_PYTHON := $(VENV)/bin/python

@@ -171,12 +171,12 @@ def _member(
 
 def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
     """Run a batch of all partitions of a member, which ends at once."""
-    holdings = keeper.holdings()
-    epochs = {partition: holding.epoch for partition, holding in holdings.items()}
+    owned = keeper.readable()
+    epochs = {partition: lease.epoch for partition, lease in owned.items()}
     finished = {}
     with keeper.engine() as engine:
         for partition in engine.begin_batch(epochs, time.monotonic()):
-            position = max(positions[partition], holdings[partition].checkpoint.sequence_number) + 100
+            position = max(positions[partition], owned[partition].checkpoint.sequence_number) + 100
             positions[partition] = position
             finished[partition] = Progress(epochs[partition], Position(position))
         engine.finish_batch(finished)

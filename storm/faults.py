@@ -200,7 +200,7 @@ PAST_FAULTS = (
     PastFault(
         "progress under a lapsed lease is not in the next offset",
         "query.engine",
-        "if p not in holdings and p in leases and leases[p].epoch == x.epoch}",
+        "if p not in owned and p in leases and leases[p].epoch == x.epoch}",
         "if False}",
         ("batch numbers",),
     ),

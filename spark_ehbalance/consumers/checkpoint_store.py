@@ -239,7 +239,7 @@ class DeltaCheckpointStore(CheckpointStore):
                 self._hub_at = monotonic()
             except HubUnavailableError as error:  # leases must be renewed all the same
                 _LOG.warning("Looking for new partitions later: %s", error.reason)
-        if mismatch := hub_mismatch(snapshot, HubReference.of(self._options.group, self._hub_created_ms)):
+        if mismatch := hub_mismatch(snapshot, HubReference.from_group(self._options.group, self._hub_created_ms)):
             raise mismatch
 
     def _states(self, partitions: Sequence[str]) -> Mapping[str, PartitionState]:

@@ -78,7 +78,7 @@ class MicroBatch:
         that are not written: the batch must fail to restore it.
         """
         deadline = time.monotonic() + PATIENCE
-        while (lost := self._request(look=True)["lost"]) is None:
+        while (lost := self._request(lost=True)["lost"]) is None:
             if time.monotonic() > deadline:
                 reason = f"the lease table could not be read for {PATIENCE:g} s"
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)
@@ -86,8 +86,8 @@ class MicroBatch:
             raise TargetError("EHB_TARGET_STATE_AHEAD", partitions=", ".join(sorted(lost)))
         return frozenset(lost)
 
-    def _request(self, *, look: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
-        question = {"batch": self._end.to_json(), "look": look}
+    def _request(self, *, lost: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
+        question = {"batch": self._end.to_json(), "lost": lost}
         question |= {"event": event} if event is not None else {}
         deadline = time.monotonic() + PATIENCE
         while True:

@@ -41,7 +41,7 @@ def hub_states(
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         ids = metadata.partition_ids()
         states = metadata.partition_states(ids if partitions is None else partitions)
-        return HubReference.of(options.group, metadata.created_ms), states
+        return HubReference.from_group(options.group, metadata.created_ms), states
 
 
 def check_hub(snapshot: Snapshot, hub: HubReference) -> None:

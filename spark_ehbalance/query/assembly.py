@@ -56,16 +56,16 @@ def start_planner(
     finished: StreamOffset | None = None,
     unfinished: StreamOffset | None = None,
     *,
-    whole: bool = True,
+    full_share: bool = True,
 ) -> Planner:
-    """The planner of a query that reads as `owner`, once it has joined its group. `Planner.stop` ends it.
+    """The planner of a query that reads as `owner`, started and joined to its group. `Planner.stop` ends it.
 
     `finished` is the end of the last batch that the sink finished in an earlier process of the query, `unfinished` the
-    end of a logged unfinished batch; both are in Spark's checkpoint. Unless `whole`, a part of the query's share is
-    enough for the first batch: reading the states of 1,000 partitions takes 40 s. A first start with `latest` reads
-    them all in any case.
+    end of a logged unfinished batch; both are in Spark's checkpoint. Without `full_share` a part of the query's share
+    is enough for the first batch: reading the states of 1,000 partitions takes 40 s. A first start with `latest` reads
+    all states in any case.
 
-    Raises before anything is created if hub or store are unreachable or do not match: `HubUnavailableError`,
+    Raises, before creating anything, if hub or store are unreachable or do not match: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
     """
     logged = Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
@@ -87,7 +87,7 @@ def start_planner(
         hub.start()
         partitions = len(hub.partition_ids()) if logged.last.is_initial else 0
         first = logged.last.first_start or FirstStart(hub.latest_ms(), partitions)
-        query = replace(query, hub=HubReference.of(options.group, hub.created_ms()), first_start=first)
+        query = replace(query, hub=HubReference.from_group(options.group, hub.created_ms()), first_start=first)
         place = _join(options, logged, query, hub)
     except BaseException:
         hub.stop()
@@ -108,7 +108,7 @@ def start_planner(
     planner = Planner(engine, keeper, hub, options.level, control)
     try:
         keeper.start()
-        if not joined(keeper, JOIN_TIMEOUT, whole=whole):
+        if not wait_until_joined(keeper, JOIN_TIMEOUT, full_share=full_share):
             raise StoreUnavailableError("EHB_LEASE_TABLE_CONTENDED", timeout=JOIN_TIMEOUT, location=options.lease_table)
         control.start(planner.handle)
     except BaseException:
@@ -117,14 +117,14 @@ def start_planner(
     return planner
 
 
-def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
-    """Wait until the query owns its share (unless `whole`, a part), as long as it gains partitions every `patience`
-    seconds: the position of each new partition must be read. Returns whether it does."""
+def wait_until_joined(keeper: Keeper, patience: float, *, full_share: bool = True) -> bool:
+    """Wait until the query owns its share (without `full_share`, a part), as long as it gains partitions every
+    `patience` seconds: the position of each new partition must be read. Returns whether it does."""
     owned = 0
-    while not keeper.wait_balanced(patience, whole=whole):
-        if len(keeper.holdings()) <= owned:
+    while not keeper.wait_balanced(patience, full_share=full_share):
+        if len(keeper.readable()) <= owned:
             return False
-        owned = len(keeper.holdings())
+        owned = len(keeper.readable())
     return True
 
 

@@ -36,11 +36,11 @@ class Request(enum.Enum):
 class PlanInputs:
     """The inputs of a batch plan.
 
-    `progress` is the sink's, which may be ahead of the checkpoints in `holdings`. `fixed_ends` are the
+    `progress` is the sink's, which may be ahead of the checkpoints in `owned`. `fixed_ends` are the
     sequence numbers at which reading ends for good (`Trigger.AvailableNow`), `limit` the largest number of events.
     """
 
-    holdings: Mapping[str, OwnedLease]
+    owned: Mapping[str, OwnedLease]
     states: Mapping[str, PartitionState]
     progress: Mapping[str, Progress] = field(default_factory=dict)
     fixed_ends: Mapping[str, int] | None = None
@@ -48,7 +48,7 @@ class PlanInputs:
     fail_on_data_loss: bool = True
     #: A batch has ended since the last plan, and newer events were not requested yet.
     batch_ended: bool = False
-    #: The states are newer than the holdings.
+    #: The states are newer than the owned.
     refreshed: bool = False
     #: Partitions to omit: whether a geo-replicated hub has the event before their position is unknown.
     unverified: Collection[str] = ()
@@ -89,7 +89,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
         positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
         if warning:
             warnings.append(warning)
-            resets[partition] = Progress(inputs.holdings[partition].epoch, Position.before(positions[partition]))
+            resets[partition] = Progress(inputs.owned[partition].epoch, Position.before(positions[partition]))
     backlogs = _backlogs(inputs, positions)
     enough = EVENTS_PER_TASK if inputs.limit is None else min(inputs.limit, EVENTS_PER_TASK)
     if inputs.batch_ended and inputs.fixed_ends is None and sum(backlogs.values()) < enough:
@@ -97,7 +97,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     counts = limit_by_backlog(backlogs, inputs.limit)
     ranges = {
         partition: _with_offsets(
-            _range(partition, inputs.holdings[partition], start, start + counts.get(partition, 0)),
+            _range(partition, inputs.owned[partition], start, start + counts.get(partition, 0)),
             known[partition],
             inputs.states[partition],
         )
@@ -146,7 +146,7 @@ def positions_of(inputs: PlanInputs) -> dict[str, Position]:
     """The position in each owned partition whose state is known."""
     return {
         partition: position_under(holding.epoch, inputs.progress.get(partition), holding.checkpoint)
-        for partition, holding in inputs.holdings.items()
+        for partition, holding in inputs.owned.items()
         if partition in inputs.states
     }
 

@@ -24,11 +24,11 @@ class Columns:
     text_body: bool = False
 
     @classmethod
-    def of(cls, wanted: Iterable[tuple[str, str]]) -> Columns:
-        """Those of a schema, from each column's name and type. Raises `OptionError` for a column that there is not."""
+    def from_schema(cls, schema: Iterable[tuple[str, str]]) -> Columns:
+        """The columns of a schema of names and types. Raises `OptionError` for an unknown column."""
         names = []
         text_body = False
-        for name, kind in wanted:
+        for name, kind in schema:
             if (name, kind) == (_BODY, _TEXT):
                 text_body = True
             elif _TYPES.get(name) != kind:

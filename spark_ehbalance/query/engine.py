@@ -68,10 +68,10 @@ class _Replay:
 
     end: StreamOffset
     ranges: Mapping[str, Range]
-    holdings: Mapping[str, OwnedLease]
+    owned: Mapping[str, OwnedLease]
 
     def sought(self, partition: str) -> bool:
-        return sought_since(self.end.ranges[partition], self.holdings[partition])
+        return sought_since(self.end.ranges[partition], self.owned[partition])
 
 
 @dataclass(eq=False)
@@ -187,20 +187,20 @@ class QueryEngine:
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Probe the stalled partitions whose probes are due, without delaying others."""
-        holdings, before, positions = planning.inputs.holdings, self._probes, positions_of(planning.inputs)
+        owned, before, positions = planning.inputs.owned, self._probes, positions_of(planning.inputs)
         # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
         waits = self._planned_after is None or self.fixed_ends is not None
-        self._probes = stalls.update_probes(before, holdings, positions, now.monotonic, at_once=waits)
+        self._probes = stalls.update_probes(before, owned, positions, now.monotonic, at_once=waits)
         for line in stalls.warnings(before, self._probes):
             _LOG.warning("%s", line)
         due = {
-            p: probe for p, probe in stalls.pending_probes(self._probes, holdings).items() if probe.due <= now.monotonic
+            p: probe for p, probe in stalls.pending_probes(self._probes, owned).items() if probe.due <= now.monotonic
         }
         if not due:
             return self._plan(planning, now)
         probed = {partition: probe.position for partition, probe in due.items()}
         self._probes = stalls.with_probe_results(self._probes, probed, {}, float("inf"))
-        probe: list[protocol.Output] = [protocol.Probe(probed, _epochs(holdings), waits)]
+        probe: list[protocol.Output] = [protocol.Probe(probed, _epochs(owned), waits)]
         return probe if waits else probe + self._plan(planning, now)
 
     def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
@@ -230,26 +230,26 @@ class QueryEngine:
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """The batch, or a request to the hub before it."""
-        inputs, holdings = planning.inputs, planning.inputs.holdings
+        inputs, owned = planning.inputs, planning.inputs.owned
         if planning.looked_for is None:
             # A probe that ends later counts for the next batch, as the events at its position were not looked up.
-            readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
+            readable = {p: probe.readable_to for p, probe in self._probes.items() if p in owned}
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {
                 p: position for p, position in positions_of(inputs).items() if readable.get(p) != position.next
             }
             hub = planning.hub
-            doubtful = event_check.unverified_positions(positions, holdings, hub.states, hub.connection, self._verified)
+            doubtful = event_check.unverified_positions(positions, owned, hub.states, hub.connection, self._verified)
             planning.looked_for = doubtful
             if doubtful:
-                return [protocol.FindEvents([doubtful], _epochs(holdings))]
+                return [protocol.FindEvents([doubtful], _epochs(owned))]
         plan = plan_batch(inputs)
         if isinstance(plan, Request):
             planning.requested = plan
-            return [protocol.Refresh(tuple(holdings)) if plan is Request.REFRESH else protocol.CatchUp()]
+            return [protocol.Refresh(tuple(owned)) if plan is Request.REFRESH else protocol.CatchUp()]
         if unnamed := event_check.unnamed_ends(plan, inputs.states):
             planning.plan = plan
-            return [protocol.FindOffsets(unnamed, _epochs(holdings))]
+            return [protocol.FindOffsets(unnamed, _epochs(owned))]
         return self._begin(planning, plan, now)
 
     def _events_found(self, answer: protocol.EventsFound, now: Clocks) -> list[protocol.Output]:
@@ -261,7 +261,7 @@ class QueryEngine:
         wanted = planning.looked_for or {}
         known = event_check.known_events(wanted, answer.found[0], answer.hub.states)
         event_check.check_events_exist(wanted, known)
-        found = {p: (planning.inputs.holdings[p].epoch, planning.hub.connection) for p in known}
+        found = {p: (planning.inputs.owned[p].epoch, planning.hub.connection) for p in known}
         self._verified = {**self._verified, **found}
         planning.inputs = replace(planning.inputs, unverified=wanted.keys() - known.keys())
         return self._plan(planning, now)
@@ -280,20 +280,20 @@ class QueryEngine:
             _LOG.warning(warning)
         if plan.resets:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
-        holdings, ranges = inputs.holdings, plan.ranges
+        owned, ranges = inputs.owned, plan.ranges
         # The lease table contains the stalled ones.
-        sound = [partition for partition, holding in holdings.items() if not holding.stalled]
+        sound = [partition for partition, holding in owned.items() if not holding.stalled]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
         if planning.request.measures:
             self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
-            end = self._batch_end(start, named, ranges, holdings, now)
+            end = self._batch_end(start, named, ranges, owned, now)
             if end is None:
                 return [protocol.BatchPlanned(start, ranges, unread=self._unread(inputs))]
             return [protocol.BatchPlanned(end, ranges)]
-        probes = (probe.due for probe in stalls.pending_probes(self._probes, holdings).values())
-        lease_ends = (holding.ends for holding in holdings.values())
+        probes = (probe.due for probe in stalls.pending_probes(self._probes, owned).values())
+        lease_ends = (holding.ends for holding in owned.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
         return [protocol.BatchPlanned(start, ranges, until, self._unread(inputs))]
 
@@ -330,15 +330,15 @@ class QueryEngine:
         start: StreamOffset,
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
-        holdings: Mapping[str, OwnedLease],
+        owned: Mapping[str, OwnedLease],
         now: Clocks,
     ) -> StreamOffset | None:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = TableState(self.member.table, self.member.recorded_batch)
-        seen = {p: holding.checkpoint.next for p, holding in holdings.items()}
+        seen = {p: holding.checkpoint.next for p, holding in owned.items()}
         leases, progress = self.member.leases, self.member.query.progress
-        lapsed = {p: x for p, x in progress.items() if p not in holdings and p in leases and leases[p].epoch == x.epoch}
+        lapsed = {p: x for p, x in progress.items() if p not in owned and p in leases and leases[p].epoch == x.epoch}
         seen |= {p: known.next for p in lapsed if (known := leases[p].checkpoint) is not None}
         end = self.policy.batch_end(start, named, ranges, reserved, table, seen, lapsed)
         if not end.ranges:
@@ -371,8 +371,8 @@ class QueryEngine:
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
             return [protocol.RangesPlanned(list(batch.read.values()))]
-        holdings = self.member.readable(now.monotonic)
-        self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
+        owned = self.member.readable(now.monotonic)
+        self._pending = replay = _Replay(end, self.earlier.replay(end, owned), owned)
         if any(bounds := event_check.bounds(replay.ranges)):
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)

@@ -25,7 +25,7 @@ Verified = Mapping[str, tuple[int, float]]
 
 def unverified_positions(
     positions: Mapping[str, Position],
-    holdings: Mapping[str, OwnedLease],
+    owned: Mapping[str, OwnedLease],
     states: Mapping[str, PartitionState],
     connection: float,
     verified: Verified,
@@ -36,7 +36,7 @@ def unverified_positions(
         for partition, position in positions.items()
         if names_event(position.offset)
         and states[partition].begin < position.next
-        and verified.get(partition) != (holdings[partition].epoch, connection)
+        and verified.get(partition) != (owned[partition].epoch, connection)
     }
 
 
@@ -54,12 +54,12 @@ def _naming(positions: Mapping[str, Position]) -> dict[str, Position]:
 def known_events(
     positions: Mapping[str, Position], found: Mapping[str, bool], states: Mapping[str, PartitionState]
 ) -> dict[str, bool]:
-    """Whether the hub has the events before `positions`, as far as that is known: it has said it in `found`, or has no
-    event there by newer `states`."""
+    """Whether the hub has the events before `positions`, if known: from its answer `found`, or False if newer `states`
+    exclude the event."""
     known = dict(found)
     for partition in positions.keys() - found.keys():
         state, position = states.get(partition), positions[partition]
-        if state is None:  # the hub was promoted, and has not been asked since
+        if state is None:  # unknown since the hub was promoted
             continue
         if state.end < position.next or (state.end == position.next and state.last_offset != position.offset):
             known[partition] = False

@@ -1,12 +1,12 @@
-"""Which batch is finished, as far as Spark 4.0 and 4.1 tell. Pure.
+"""The newest finished batch, inferred from the calls of Spark 4.0 and 4.1. Pure.
 
-From 4.2 on, Spark says with every `latestOffset(start, limit)` that the batch that ends at `start` is finished. Before,
-it asks `latestOffset()`, and all that it tells is in what it asks for when:
+From 4.2 on, each call of `latestOffset(start, limit)` means that the batch that ends at `start` is finished. Earlier
+versions call `latestOffset()`, so that the order of calls is the only evidence:
 
-    restart               `partitions(e, e)`, where `e` is the newest end in its log
+    restart               `partitions(e, e)`, where `e` is the newest end in Spark's log
     that batch is re-run  `partitions(s, e)`
-    a batch is run        `partitions(s, e)`, where `e` is what `latestOffset()` has answered
-    batch by batch        `latestOffset()` again only once the batch before is finished
+    a batch is run        `partitions(s, e)`, where `e` is the last result of `latestOffset()`
+    next batch            `latestOffset()`, only once the previous batch is finished
 
 A first `latestOffset()` before any `partitions` means that there is no checkpoint.
 """
@@ -27,47 +27,47 @@ _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 class BatchState(enum.Enum):
-    """What is known of the batch with the newest end."""
+    """State of the batch with the newest end."""
 
-    #: This process has answered its end. Whether it is logged is not known.
+    #: Returned by `latestOffset()`; perhaps not logged.
     ANSWERED = enum.auto()
-    #: It is logged, and this process has given out its partitions.
+    #: Logged, and this process returned its partitions.
     RUN = enum.auto()
-    #: It is logged, and finished unless Spark asks for its partitions.
+    #: Logged, and finished unless Spark requests its partitions.
     LOGGED = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class NewestBatch:
-    """The newest end of a batch as far as one process of a query knows; None before there is one. Ends are JSON."""
+    """The newest end of a batch (JSON) known to one process of a query; None before the first."""
 
     newest: dict[str, Any] | None = None
     state: BatchState = BatchState.LOGGED
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """`latestOffset()` is called: the end to answer again, because it is not known to be logged. Spark asks again
-        if it has found that a batch's rows are of no use to the query, so that nothing is lost by it."""
+        """The end for `latestOffset()` to return again, because it may not be logged; None if there is none. Nothing is
+        lost if Spark has skipped that batch: it does so only if the query does not need the rows."""
         return self.newest if self.state is BatchState.ANSWERED else None
 
     @property
     def finished(self) -> dict[str, Any] | None:
-        """`latestOffset()` is called, and nothing is `pending`: the end of the last finished batch; None if there was
-        none yet."""
+        """The end of the last finished batch when `latestOffset()` is called and nothing is `pending`; None if there is
+        none."""
         return None if self.state is BatchState.ANSWERED else self.newest
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a batch was run that may be finished or not. Spark does not tell of the last one of a query."""
+        """Whether a batch was run and may be finished. Spark does not report the end of a query's last batch."""
         return self.state is BatchState.RUN
 
     def after_answer(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
-        """`latestOffset()` has answered `end`, or `start` because there is nothing to read after it."""
+        """The state after `latestOffset()` returned `end`, or `start` if there is nothing to read after it."""
         return NewestBatch(end, BatchState.LOGGED if end == start else BatchState.ANSWERED)
 
     def after_partitions(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
-        """`partitions(start, end)` is called. Raises `OptionError` if `end` was in the log when this process was
-        asked for a new batch: it has planned as if there was no checkpoint."""
+        """The state after a call of `partitions(start, end)`. Raises `OptionError` if `end` was logged before this
+        process planned a new batch: it has planned without the checkpoint."""
         if self.newest is not None and end != self.newest:
             reason = "it needs Spark 4.2; with this version, Trigger.AvailableNow reads one batch"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=_WRAPPER, reason=reason)

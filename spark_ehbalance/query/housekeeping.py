@@ -1,5 +1,4 @@
-"""Work that no lease depends on, in a thread of its own: to tidy up takes a storage account seconds, in which a keeper
-could be late with its renewals."""
+"""A thread for work on which no lease depends: maintenance takes seconds, which would delay a keeper's renewals."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _LOG = logger(__name__)
 
 
 class Housekeeping:
-    """Does one job after the other. All calls come from one thread, and none of them waits, except `finish`."""
+    """Runs jobs one after the other. Called from one thread; only `finish` waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -25,11 +24,8 @@ class Housekeeping:
         self._problem: str | None = None  # of the last job
 
     def do(self, job: Callable[[], object]) -> None:
-        """Do `job` after those that are not done yet. That the store is not available is logged: a warning when that
-        begins, or for another reason than before.
-
-        Raises whatever else an earlier job has raised.
-        """
+        """Run `job` after the pending ones. An unavailable store is logged, as a warning if the reason is new. Raises
+        any other error of an earlier job."""
         self.check()
         with self._changed:
             self._jobs.append(job)
@@ -39,18 +35,18 @@ class Housekeeping:
             self._thread.start()
 
     def check(self) -> None:
-        """Raise what a job has raised."""
+        """Raise the error of a failed job."""
         if self._error is not None:
             raise self._error
 
     @property
     def busy(self) -> bool:
-        """Whether there are jobs that are not done yet."""
+        """Whether jobs are pending."""
         with self._changed:
             return bool(self._jobs)
 
     def finish(self, timeout: float) -> None:
-        """Wait until all jobs are done, `timeout` seconds at most, and end the thread. Called last."""
+        """Wait for all jobs, at most `timeout` seconds, and end the thread. Called last."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()

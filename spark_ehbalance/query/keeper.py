@@ -1,7 +1,7 @@
-"""The lease keeper: one thread per running source that keeps its membership alive and its leases held.
+"""The lease keeper: one thread per running source that keeps its membership alive and renews its leases.
 
-It shares no process with data processing, so a busy query is never too slow to hold its leases. `MemberEngine` decides
-what is done; here are the clocks, the store, the hub, the lock and the waiting.
+It shares no process with data processing, so a busy query never renews too late. `MemberEngine` makes the decisions;
+this module has the clocks, the store, the hub, the lock and the waiting.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Hub(Protocol):
         """The hub's time of creation in milliseconds since 1970, as last known; None if unknown."""
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
-        """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
-        Partitions for which the hub gave no answer are left out. Raises `HubUnavailableError` if it gave none."""
+        """Starting positions of partitions that were never read, if `latest` means that moment of the hub's clock.
+        Partitions without an answer of the hub are missing. Raises `HubUnavailableError` if there is no answer."""
 
     def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
-        """Disconnect readers of these partitions with this owner level or a lower one. Raises nothing."""
+        """Disconnect readers of these partitions with this owner level or a lower one. Never raises."""
 
 
 class Keeper:
-    """Keeps one query's part in its group alive. The thread starts with `start` and ends with `stop`; all other calls
-    may come from any thread and never wait for the store."""
+    """Keeps one query's membership in its group alive. The thread starts with `start` and ends with `stop`; all other
+    methods may be called from any thread and never wait for the store."""
 
     def __init__(
         self,
@@ -72,112 +72,110 @@ class Keeper:
         changed: threading.Event | None = None,
         find_lag: LagLookup | None = None,
     ) -> None:
-        """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
-        passing of time. `find_lag` tells what is unread, for the store and for `lags`."""
+        """The thread opens the store. `changed` is set when the result of `readable` may have changed, except when time
+        alone changes it. `find_lag` returns a partition's lag, for the store and for `lags`."""
         self._steps = Steps(engine)
         self._engine = engine.member
         self._me = self._engine.author.id
         self._open_store = open_store
         self._hub = hub
-        self._lag_of = find_lag
+        self._find_lag = find_lag
         self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
         self._give_up_at = float("inf")
-        self._looks_begun = self._looks_ended = 0
+        self._reads_begun = self._reads_ended = 0
         self._decisions, self._shortage = DecisionLog(), Shortage()
         self.counts = Counts()
-        self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
+        self._recording, self._tidying = Housekeeping(), Housekeeping()  # maintenance can take long
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
     # --- called by the planner ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. It joins the group, takes back what an earlier process had, and balances."""
+        """Start the thread. It joins the group, reclaims the leases of an earlier process, and balances."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Commit the last progress, give all leases back and leave the group; waits a few seconds at most. Not called
-        on SIGKILL: the leases then expire."""
+        """Commit the last progress, release all leases and leave the group; waits a few seconds at most. After SIGKILL
+        the leases expire instead."""
         with self._lock:
             self._step(protocol.StopRequested())
             self._give_up_at = min(self._give_up_at, monotonic() + _SHUTDOWN_TIMEOUT)
         if self._thread.is_alive():
             self._thread.join(_SHUTDOWN_TIMEOUT)
 
-    def holdings(self) -> Mapping[str, OwnedLease]:
-        """The partitions that a batch may be planned with: owned, with no handover pending, and renewed within the
-        lease duration; see `MemberEngine.holdings` for the time that the store is away.
+    def readable(self) -> Mapping[str, OwnedLease]:
+        """The partitions that a batch may read: owned, with no handover pending, and renewed within the lease duration;
+        see `MemberEngine.readable` for store outages.
 
-        Raises what has ended the keeper: `FencedError`, `DataLossError`, `StoreFormatError`.
+        Raises the error that ended the keeper: `FencedError`, `DataLossError`, `StoreFormatError`.
         """
         with self._lock:
             self._check()
             return self._engine.readable(monotonic())
 
     def handle(self, input: Input) -> list[Output]:
-        """Pass `input` to the engine. Raises what has ended the keeper."""
+        """Pass `input` to the engine. Raises the error that ended the keeper."""
         with self._lock:
             self._check()
             return self._step(input)
 
     @contextmanager
     def engine(self) -> Iterator[MemberEngine]:
-        """Have the engine for oneself, to report to it. Raises what has ended the keeper."""
+        """Exclusive access to the engine. Raises the error that ended the keeper."""
         with self._changing():
             self._check()
             yield self._engine
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until something reported to the engine fulfils `condition`; False after `timeout` seconds. Raises what
-        has ended the keeper."""
+        """Wait until `condition` holds, checked after each change of the engine; False after `timeout` seconds. Raises
+        the error that ended the keeper."""
         with self._lock:
             return self._wait_for(condition, timeout)
 
     def lags(self) -> dict[str, Lag]:
-        """What is unread of each owned partition after what the sink has finished, as far as the hub has told. Raises
-        what has ended the keeper."""
+        """The lag of each owned partition behind the sink's progress, if known. Raises the error that ended the
+        keeper."""
         with self._lock:
             self._check()
             query, leases = self._engine.query, self._engine.leases
-            positions = {p: holding.checkpoint for p, holding in self._engine.owned.items()} | {
+            positions = {p: lease.checkpoint for p, lease in self._engine.owned.items()} | {
                 p: progress.position
                 for p, progress in {**query.resets, **query.progress}.items()
                 if self._owned(p, progress.epoch)
             }
-        find_lag = self._lag_of or (lambda partition, next: None)
+        find_lag = self._find_lag or (lambda partition, next: None)
         found = {p: current(find_lag, leases.get(p), p, position.next) for p, position in positions.items()}
         return {partition: lag for partition, lag in found.items() if lag is not None}
 
     def leave(self) -> None:
-        """Take nothing more, and give everything back as soon as the batch in flight has ended."""
+        """Claim no more partitions, and release all once the batch in flight has ended."""
         self._step(protocol.LeaveRequested())
 
-    def look(self, timeout: float) -> Mapping[str, Lease] | None:
-        """All leases, by a look that has begun after this call; None if that takes longer than `timeout` seconds.
-
-        Raises what has ended the keeper.
-        """
+    def read_leases(self, timeout: float) -> Mapping[str, Lease] | None:
+        """All leases, from a read that starts after this call; None if that takes longer than `timeout` seconds. Raises
+        the error that ended the keeper."""
         with self._lock:
-            wanted = self._looks_begun + 1
+            number = self._reads_begun + 1
             self._step(protocol.ReadRequested())
-            looked = self._wait_for(lambda: self._looks_ended >= wanted, timeout)
-            return self._engine.leases if looked else None
+            has_read = self._wait_for(lambda: self._reads_ended >= number, timeout)
+            return self._engine.leases if has_read else None
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The group as of the last look, with the leases as of the last commit; None before the first look."""
+        """The group as of the last read, with the leases as of the last commit; None before the first read."""
         return self._engine.snapshot
 
     @property
     def batch_began(self) -> float | None:
-        """When the batch in flight was begun (monotonic seconds); None if there is none."""
+        """Start of the batch in flight (monotonic seconds); None if there is none."""
         query = self._engine.query
         return query.batch_began if query.in_flight else None
 
     @property
     def is_store_unavailable(self) -> bool:
-        """Whether the store could not be read or written when that was tried last."""
+        """Whether the last read or write of the store failed."""
         return self._engine.failures > 0
 
     @property
@@ -186,19 +184,18 @@ class Keeper:
         with self._lock:
             return self._engine.idle
 
-    def wait_balanced(self, timeout: float, *, settled: bool = False, whole: bool = True) -> bool:
-        """Wait until a balancing cycle has ended or, if `settled`, until cycle after cycle, without the usual interval
-        between them, there is nothing more to take. Unless the `whole` share is wanted, until something is owned. False
-        if that takes longer than `timeout` seconds.
+    def wait_balanced(self, timeout: float, *, settled: bool = False, full_share: bool = True) -> bool:
+        """Wait until a balancing cycle has ended or, if `settled`, run cycles without the usual interval until one
+        finds nothing to claim. Without `full_share`, one owned partition is enough. False after `timeout` seconds.
 
-        Raises what has ended the keeper.
+        Raises the error that ended the keeper.
         """
         engine = self._engine
         with self._lock:
             before = engine.idle_cycles if settled else 0
 
             def balanced() -> bool:
-                if not whole and engine.owned:
+                if not full_share and engine.owned:
                     return True
                 return (engine.idle_cycles if settled else engine.cycles) > before
 
@@ -217,22 +214,22 @@ class Keeper:
                     self._tidying.finish(max(0.0, give_up_at - monotonic()))
         except EhBalanceError as error:
             self._fail(error)
-        except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end
+        except BaseException as error:  # also a panic in a Rust library: otherwise this thread would end unnoticed
             _LOG.exception("the lease keeper has failed")
             self._fail(EhBalanceError("EHB_PLANNER_FAILED", reason=repr(error)))
 
     def _keep(self, store: LeaseStore) -> None:
-        while not self._turn(store) and monotonic() <= self._give_up_at:
+        while not self._run_cycle(store) and monotonic() <= self._give_up_at:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait until the next turn is due."""
+        """Wait until the next cycle is due."""
         with self._lock:
             while (remaining := self._engine.due() - monotonic()) > 0:
                 self._lock.wait(remaining)
 
-    def _turn(self, store: LeaseStore) -> bool:
-        """Take a turn, if it is due. Returns whether it was the last one."""
+    def _run_cycle(self, store: LeaseStore) -> bool:
+        """Run a cycle if it is due. Returns whether it was the last one."""
         self._recording.check()
         self._tidying.check()
         failures = self._engine.failures
@@ -241,7 +238,7 @@ class Keeper:
             with self._changing():
                 outputs = self._step(answer)
                 if isinstance(answer, protocol.GroupRead):
-                    self._looks_ended = self._looks_begun
+                    self._reads_ended = self._reads_begun
             answer = None
             for output in outputs:
                 answer = self._carry_out(output, store)
@@ -255,43 +252,43 @@ class Keeper:
             case protocol.ReadGroup():
                 return self._read(store)
             case protocol.ResolvePositions(partitions, latest_ms):
-                return self._ask_hub(partitions, latest_ms)
+                return self._resolve_positions(partitions, latest_ms)
             case protocol.Write(base, changes):
                 return self._write(store, base, changes)
             case protocol.DecisionMade(decision, view):
                 self._decisions, level, line = self._decisions.note(self._me, view, decision)
                 _LOG.log(level, "%s", line)
                 if view is not None:
-                    # A query that waits for the group to settle may end before others start: it warns at once.
+                    # A query that waits for the group to settle may end before others start, so it warns at once.
                     self._shortage, warning = self._shortage.note(view, at_once=self._engine.rebalancing)
                     if warning is not None:
                         _LOG.warning("%s", warning)
             case protocol.CommitEnded(outcome, tidies):
-                self._keep_house(store, outcome, tidies=tidies)
+                self._record_and_tidy(store, outcome, tidies=tidies)
             case protocol.Fail(error):
                 raise error
         return None
 
     def _read(self, store: LeaseStore) -> protocol.Input:
         with self._lock:
-            self._looks_begun += 1
+            self._reads_begun += 1
         try:
             return protocol.GroupRead(store.read(), self._hub.partition_ids(), self._hub.created_ms())
         except StoreUnavailableError as error:
             return self._failed(error, writing=False)
 
-    def _ask_hub(self, partitions: Sequence[str], latest_ms: int) -> protocol.Input:
+    def _resolve_positions(self, partitions: Sequence[str], latest_ms: int) -> protocol.Input:
         try:
             return protocol.PositionsResolved(self._hub.starting_positions(partitions, latest_ms))
         except HubUnavailableError as error:
-            _LOG.warning("%s. No partition is claimed until the hub is reachable", error)
+            _LOG.warning("claiming no partitions until the hub is reachable: %s", error)
             return protocol.PositionsResolved(None)
 
     def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> protocol.Input:
         began = monotonic()
         try:
-            if self._lag_of is not None:
-                changes = with_lags(changes, base.leases, self._lag_of)
+            if self._find_lag is not None:
+                changes = with_lags(changes, base.leases, self._find_lag)
             return protocol.Committed(commit(store, base, changes), monotonic() - began)
         except ConflictError:
             self.counts = replace(self.counts, lost=self.counts.lost + ATTEMPTS)
@@ -304,12 +301,12 @@ class Keeper:
         level = logging.INFO if self._engine.failures else logging.WARNING
         _LOG.log(
             level,
-            "%s. Continuing to read owned partitions; none are claimed or released until the table is reachable",
+            "reading owned partitions, but claiming and releasing none until the lease table is reachable: %s",
             error,
         )
         return protocol.StoreFailed(writing)
 
-    def _keep_house(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
+    def _record_and_tidy(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
         """Record history and, on the leader, run maintenance; leases do not depend on either."""
         changes = ownership_changes(outcome)
         self.counts = self.counts.committed(outcome, changes)
@@ -321,12 +318,12 @@ class Keeper:
             self._tidying.do(store.tidy)
 
     def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:
-        """Disconnect the former owners of claimed partitions: without epochs some continue to read until the next
-        reader connects, which this query does only for a backlog."""
-        taken = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
-        if taken:
+        """Disconnect the former owners of claimed partitions: without epochs they may read until another reader
+        connects, which this query does only for a backlog."""
+        claimed = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
+        if claimed:
             self._recording.do(
-                partial(self._hub.disconnect_readers, dict.fromkeys(taken, store.capabilities.owner_level(0)))
+                partial(self._hub.disconnect_readers, dict.fromkeys(claimed, store.capabilities.owner_level(0)))
             )
 
     # --- what the threads share --------------------------------------------------------------------------------
@@ -336,14 +333,14 @@ class Keeper:
             raise self._error
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait, with the lock, until `condition` holds; False after `timeout` seconds. Raises what has ended the
+        """Wait, with the lock, until `condition` holds; False after `timeout` seconds. Raises the error that ended the
         keeper."""
-        held = self._lock.wait_for(lambda: self._error is not None or condition(), timeout)
+        fulfilled = self._lock.wait_for(lambda: self._error is not None or condition(), timeout)
         self._check()
-        return held
+        return fulfilled
 
     def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """As `_wait_for`, and meanwhile balance again and again as long as there is something to take."""
+        """As `_wait_for`, while cycles run without an interval as long as there are partitions to claim."""
         self._step(protocol.RebalancingBegan())
         try:
             return self._wait_for(condition, timeout)
@@ -351,9 +348,9 @@ class Keeper:
             self._step(protocol.RebalancingEnded())
 
     def _owned(self, partition: str, epoch: int) -> OwnedLease | None:
-        """What this member owns of `partition`, if it still does so in that `epoch`."""
-        holding = self._engine.owned.get(partition)
-        return holding if holding is not None and holding.epoch == epoch else None
+        """The lease of `partition`, if this member still owns it in that `epoch`."""
+        lease = self._engine.owned.get(partition)
+        return lease if lease is not None and lease.epoch == epoch else None
 
     def _step(self, input: Input) -> list[Output]:
         with self._changing():
@@ -361,7 +358,7 @@ class Keeper:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock; on exit notify waiters, and the planner if holdings changed."""
+        """Hold the lock; on exit notify waiters, and the planner if owned partitions changed."""
         with self._lock:
             before = self._engine.plannable()
             yield

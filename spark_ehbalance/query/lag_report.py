@@ -11,7 +11,7 @@ from spark_ehbalance.group.lag import Lag
 
 
 class Hub(Protocol):
-    """What is asked of the hub; see `HubWatcher`."""
+    """The used part of `HubWatcher`."""
 
     def states(self) -> Mapping[str, PartitionState]: ...
 
@@ -25,7 +25,7 @@ class LagReport:
         self._reported: tuple[object, object, dict[str, Any]] | None = None
 
     def planned(self, ranges: Mapping[str, Range]) -> None:
-        """The newest plan has these ranges, one for each partition held, with or without events."""
+        """Set the newest plan: one range for each owned partition, with or without events."""
         self._planned = ranges
 
     def newest(self) -> dict[str, Any]:
@@ -34,11 +34,11 @@ class LagReport:
         if self._reported is None or self._reported[0] is not states or self._reported[1] is not planned:
             newest = {"partitions": {partition: state.end for partition, state in states.items()}}
             self._reported = states, planned, newest | self.behind()
-        return self._reported[2]  # Spark asks about 90 times a second
+        return self._reported[2]  # Spark requests this about 90 times a second
 
     def behind(self) -> dict[str, Any]:
-        """How many events the newest batch leaves unread of the partitions held, by the names of Spark's Kafka source;
-        empty where none is held."""
+        """The backlog of the owned partitions after the newest batch, under the names of Spark's Kafka source; empty if
+        none is owned."""
         behind = self._unread()
         if not behind:
             return {}
@@ -49,7 +49,7 @@ class LagReport:
         }
 
     def left(self) -> int:
-        """How many events the newest batch leaves unread, of all partitions held."""
+        """Events left in all owned partitions after the newest batch."""
         return sum(self._unread())
 
     def _unread(self) -> list[int]:

@@ -1,8 +1,8 @@
-"""The Spark offset of the source: who read, and from where to where in each partition of the batch.
+"""The Spark offset of the source: the reader of a batch, and the range read in each partition.
 
 Spark compares offsets as JSON text, so the keys are always in the same order. An offset is all that
-`partitions(start, end)` needs, also after a restart. Without a lease table it is the query's whole progress: then it
-names every partition, whether or not the batch has events of it.
+`partitions(start, end)` needs, also after a restart. Without a lease table it is the query's entire progress, so it
+contains every partition, with or without events.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from spark_ehbalance.text import format_time
 
 
 def group_name(lease_table: str | None) -> str:
-    """A digest of the lease table's location, which tells groups on one machine apart; empty without a lease table."""
+    """A digest of the lease table's location, for distinguishing groups on one machine; empty without one."""
     return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
 
 
 _T = TypeVar("_T")
 
-#: Rises with every change. Nothing is released yet, so that no earlier one is read.
+#: Incremented with every change. Earlier formats were never released, so they are not supported.
 _FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """The lease table that a batch was planned with: the id that it was created with, and its location."""
+    """The lease table with which a batch was planned: its id since creation, and its location."""
 
     id: str
     location: str
@@ -40,10 +40,10 @@ class TableReference:
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """The event hub whose sequence numbers an offset has: its name, and its namespace without port, in lower case.
+    """The event hub whose sequence numbers an offset contains: its name, and its namespace without port, in lower case.
 
-    Two hubs may have the same names, one after the other, if the hub or its namespace was recreated. `created_ms` tells
-    them apart: when the hub was created, in milliseconds since 1970; None where the hub does not say.
+    `created_ms` (milliseconds since 1970; None if the hub does not report it) distinguishes a recreated hub from its
+    predecessor of the same name.
     """
 
     name: str
@@ -51,8 +51,8 @@ class HubReference:
     created_ms: int | None = None
 
     @classmethod
-    def of(cls, group: Group, created_ms: int | None) -> HubReference:
-        """The hub of that group."""
+    def from_group(cls, group: Group, created_ms: int | None) -> HubReference:
+        """The hub of `group`."""
         return cls(group.hub, group.namespace.partition(":")[0], created_ms)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class HubReference:
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:
-        """Whether `found` has other events under the same sequence numbers: without a time, by its namespace."""
+        """Whether `found` is a different hub; by its namespace if a time of creation is missing."""
         if self.name == found.name and None not in (self.created_ms, found.created_ms):
             return self.created_ms != found.created_ms
         both_known = bool(self.namespace and found.namespace)
@@ -69,10 +69,10 @@ class HubReference:
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochPosition:
-    """The last known epoch of a partition, and the sequence number to read next under it.
+    """The last known epoch of a partition, and the sequence number to read next in it.
 
-    A later epoch is greater whatever the sequence numbers: events beyond it that were read under an earlier epoch
-    belong to a batch that was cut short, or to one before an operator's seek.
+    Epochs are compared first: later events that were read in an earlier epoch belong to a batch that was cut short, or
+    to one before an operator's seek.
     """
 
     epoch: int
@@ -81,10 +81,10 @@ class EpochPosition:
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """The query's first start: the hub's clock then, in milliseconds since 1970, and how many partitions the hub had.
+    """The query's first start: the hub's clock (milliseconds since 1970) and its number of partitions at that time.
 
-    `latest` means that moment also in partitions that are first read later. What a hub has more of `partitions` was
-    added to it, and is read from its first event.
+    `latest` means that moment also in partitions that are first read later. Partitions that were added to the hub since
+    then are read from their first event.
     """
 
     at_ms: int
@@ -95,15 +95,14 @@ class FirstStart:
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
-    `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
-    it. `batch` counts the offsets of a lineage, `run` identifies the process that planned this one, and `table_begun`
-    is the last begun batch that the lease table then contained.
+    `lineage` is generated with the query's first offset and kept by its checkpoint, also in copies of it. `batch`
+    counts the offsets of a lineage, `run` identifies the process that planned this one, and `table_begun` is the last
+    begun batch in the lease table at that time.
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
-    batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
-    beside the ones in the batch. `checkpoints` are the sequence numbers at which the lease table had reading go on when
-    it was seen last, of those of all these partitions that the query had read further. `first_start` is None before
-    the first batch was planned.
+    batch was planned; `hub` and `first_start` are None before that. `other_positions` are the positions in owned
+    partitions that are not in the batch. `checkpoints` are the next sequence numbers last read from the lease table,
+    for those of all these partitions in which the query had read further.
     """
 
     owner: str
@@ -121,11 +120,11 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing was planned yet, as in a query's initial offset."""
+        """Whether no batch was planned yet."""
         return self.table is None and not self.ranges
 
     def without_epochs(self) -> StreamOffset:
-        """The same for a store that does not keep epochs, so that no lower one tells that it was set back."""
+        """The offset with all epochs 0, for a store without epochs: a lower one would count as a rollback."""
         ranges = {partition: replace(range_, epoch=0) for partition, range_ in self.ranges.items()}
         others = {partition: replace(position, epoch=0) for partition, position in self.other_positions.items()}
         return replace(self, ranges=ranges, other_positions=others)

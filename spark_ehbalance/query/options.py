@@ -1,8 +1,8 @@
 """The options of `format("ehbalance")`: each is declared once, as a field of `Options`.
 
-The checks, and the tables in the documentation (`scripts/write_tables.py`), follow from the declarations. Everything is
-checked before anything is started, and each error is one line that names the option, its value and what is allowed.
-Values of options that may hold a secret are never repeated.
+The checks, and the tables in the documentation (`scripts/write_tables.py`), follow from the declarations. All options
+are checked before anything is started. Each error is one line with the option, its value and the allowed values; values
+that may be secret are never repeated.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_ehbalance.settings.secrets import (
     resolve_secret,
 )
 
-#: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
+#: Where an option is allowed, if not in both; `SHARED`: streams with `leaseTable`.
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
@@ -83,7 +83,7 @@ class Options:
     """All options, checked. Times are in seconds.
 
     The field `lease_table` is the option `leaseTable`. `only`: where an option is allowed, if not in both streams and
-    batches. `in_batch`: the text of the default that a batch has instead.
+    batches. `in_batch`: the default in a batch, as text, if it differs.
     """
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
@@ -127,7 +127,7 @@ class Options:
         "`balanced`, the default there, or `greedy`",
         only=SHARED,
     )
-    strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
+    strategy_parameters: Parameters = field(default_factory=Parameters)  # of the strategy's own class
     owner_id: str | None = option_field(
         None,
         _owner_id,
@@ -169,7 +169,7 @@ class Options:
         "unread, with a warning",
         only=SHARED,
     )
-    #: As with Spark's Kafka source: losing events silently must be asked for.
+    #: As with Spark's Kafka source: losing events silently must be opted into.
     fail_on_data_loss: bool = option_field(
         True,
         flag,
@@ -207,7 +207,7 @@ class Options:
         "[longer for slow batches](sharing.md#which-strategy)",
         only=SHARED,
     )
-    #: How long a batch may take is for the user to say.
+    #: Off by default: only the user knows how long a batch may take.
     max_stall: float | None = option_field(
         None,
         parse_duration,
@@ -218,7 +218,7 @@ class Options:
     )
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
     prefetch: int = option_field(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
-    #: That of the Scala connector.
+    #: The Scala connector's default.
     receiver_timeout: float = option_field(
         60.0,
         parse_duration,
@@ -232,7 +232,7 @@ class Options:
         flag,
         "write strings in `properties` and `systemProperties` as JSON too, in quotes",
     )
-    #: Losing events silently must be asked for.
+    #: Losing events silently must be opted into.
     on_malformed: str = option_field(
         FAIL,
         one_of(*POLICIES),
@@ -245,7 +245,7 @@ class Options:
         shown="none",
         only=STREAM,
     )
-    #: Metrics name hosts and positions: whoever shows them to the network must ask for it.
+    #: Metrics contain hosts and positions: exposing them to the network must be opted into.
     metrics_host: str = option_field(
         "127.0.0.1",
         _host,
@@ -255,17 +255,17 @@ class Options:
 
     @property
     def group(self) -> Group:
-        """The group that the query belongs to, as its lease table has it."""
+        """The query's group, as named in its lease table."""
         group = self.connection.group(self.consumer_group)
         return group if self.capabilities.members else blob_group(group, self.blob_namespace)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the group's store; a query alone has a lease table in memory."""
+        """The capabilities of the group's store; a single query has a lease table in memory."""
         return LEASE_TABLE if self.lease_table is None else capabilities(self.lease_table)
 
     def level(self, epoch: int) -> int | None:
-        """The AMQP owner level with which the query reads a partition whose lease has this epoch."""
+        """The AMQP owner level for reading a partition whose lease has this epoch."""
         if self.lease_table is None:
             return self.owner_level
         return self.capabilities.owner_level(epoch)
@@ -296,15 +296,14 @@ def stream_options(raw: Mapping[str, str]) -> Options:
 
 
 def batch_options(raw: Mapping[str, str]) -> Options:
-    """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
+    """The options of `read`, which reads all partitions once. Raises `OptionError`."""
     given = {key.lower() for key, value in raw.items() if value is not None}
     defaults = {name: spec.in_batch for name, spec in OPTIONS.items() if spec.in_batch and name.lower() not in given}
     return _parse({**raw, **defaults}, BATCH)
 
 
 def check_options(raw: Mapping[str, str]) -> None:
-    """Check options of which it is not known yet whether a stream or a batch is meant, or whether they are for writing.
-    Raises `OptionError`."""
+    """Check options that may be for a stream, a batch or writing. Raises `OptionError`."""
     keys = {key.lower() for key in raw}
     if keys & _FOR_WRITING:
         write_options(raw, OPTIONS)
@@ -317,11 +316,8 @@ def check_options(raw: Mapping[str, str]) -> None:
 def storage_options(
     public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None, identity: Identity | None = None
 ) -> dict[str, str]:
-    """delta-rs's options for the lease table, from those that Spark shows (`public`) and those that it hides; and the
-    hub's `identity`, if they name no credential.
-
-    Each value may be a reference. Raises `OptionError`.
-    """
+    """delta-rs's options for the lease table: those that Spark shows (`public`), those that it hides (`secret`), and
+    the hub's `identity` if neither contains a credential. A value may be a reference. Raises `OptionError`."""
     given = {_STORAGE + name: value for name, value in public.items()}
     given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
     for option, value in given.items():
@@ -364,13 +360,13 @@ def _declared_options() -> Iterator[tuple[str, OptionSpec]]:
         yield from option.metadata.get("options", {}).items()
 
 
-#: Option name → declaration, but for the strategies' own options.
+#: Declarations by option name, without the strategies' own options.
 OPTIONS: dict[str, OptionSpec] = dict(_declared_options())
 
-#: Keys that only a writer has.
+#: Keys of options that only exist for writing, in lower case.
 _FOR_WRITING = {CHECKPOINT_LOCATION} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
 
-#: The same of the options that one strategy has; they are for streams.
+#: Declarations of the strategies' own options, by name; for streams only.
 STRATEGY_OPTIONS: dict[str, OptionSpec] = {
     name: spec for strategy in PARAMETERS for name, spec in parameter_options(strategy).items()
 }
@@ -412,7 +408,7 @@ def _not_applicable(option: str, reason: str) -> OptionError:
 
 
 def _reject_sharing(given: Mapping[str, str]) -> None:
-    """Refuse options of sharing where nothing is shared: who has forgotten leaseTable would read everything twice."""
+    """Raise `OptionError` for sharing options without leaseTable: two such queries would both read everything."""
     shared = (name for name, spec in OPTIONS.items() if spec.only == SHARED)
     for name in (*shared, *STRATEGY_OPTIONS):
         if name.lower() in given:
@@ -420,7 +416,7 @@ def _reject_sharing(given: Mapping[str, str]) -> None:
 
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
-    """Set the defaults of a group of Azure's event processors, and refuse what they know nothing of."""
+    """Set the defaults beside Azure's event processors, and reject options that processors do not support."""
     allowed = [name for name, declaration in DECLARATIONS.items() if declaration.by_leases_alone]
     processors = f"leaseTable={lease_table} is shared with Azure's event processors"
     if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
@@ -432,7 +428,7 @@ def _join_processors(values: dict[str, Any], lease_table: str) -> None:
 
 
 def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
-    """Remove from `given` what has a name with this prefix; return it without the prefix."""
+    """Remove the options with this prefix from `given`; returns them without the prefix."""
     names = [key for key in given if key.startswith(prefix.lower())]
     return {key[len(prefix) :]: given.pop(key) for key in names}
 

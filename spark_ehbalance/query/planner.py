@@ -1,5 +1,5 @@
-"""The planner of one streaming query: passes Spark's calls and control messages to the `QueryEngine`, and its requests
-to the hub. `assembly.start_planner` puts it together.
+"""The planner of one streaming query: passes Spark's calls and control messages to the `QueryEngine`, and the engine's
+requests to the hub. `assembly.start_planner` assembles it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-#: Seconds for the group to be joined, or to settle: a contended store on another continent takes a few.
+#: Seconds for joining the group, and for it to settle: a contended store on another continent takes a few.
 JOIN_TIMEOUT = 60.0
 
-#: Seconds for the newest events after a batch: some round trips, also to another continent.
+#: Seconds for requesting the newest events after a batch: some round trips, also to another continent.
 _CATCH_UP_TIMEOUT = 0.5
 
-#: Seconds for the lease table's read that the sink requests; it repeats the request.
-_LOOK_TIMEOUT = 1.0
+#: Seconds for a read of the lease table for the sink, which repeats its request.
+_READ_TIMEOUT = 1.0
 
-#: Seconds at the end of a query for the driver's report of the last batch, if Spark makes none: its listener is
-#: notified when the query ends. Partitions are released only after this.
+#: Seconds to wait at the end of a query for the driver's report of the last batch, if Spark makes none: its listener
+#: is notified when the query ends. Partitions are released afterwards.
 _REPORT_TIMEOUT = 5.0
 
-#: Seconds between two plans while partitions cannot be planned that `Trigger.AvailableNow` has to read.
+#: Seconds between two plans while some partitions for `Trigger.AvailableNow` cannot be planned yet.
 _UNREAD_WAIT = 0.5
 
-#: Seconds that every third answer of an idle query waits for events. Spark requests again 10 ms after each answer,
+#: Seconds that every third answer of an idle query waits for events. Spark repeats its request 10 ms after each answer,
 #: which is the cost of an idle query; the other answers keep `latestOffset` fast.
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
@@ -76,7 +76,7 @@ class Hub(lag_report.Hub, Protocol):
 class Planner:
     """Plans the batches of one query. The constructor starts nothing.
 
-    One thread (Spark's) calls it, except for `handle`, which the control socket's thread calls.
+    All methods are called by Spark's thread, except for `handle`, which the control socket's thread calls.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Planner:
         owner_level: Callable[[int], int | None],
         control: PlannerControl | None = None,
     ) -> None:
-        """`keeper` drives the engine's member. `keeper` and `hub` set `keeper.changed` when what they return may have
+        """`keeper` drives the engine's member. `keeper` and `hub` set `keeper.changed` when their results may have
         changed. `owner_level` returns the owner level of the query's receivers in an epoch."""
         self._engine = engine
         self._keeper = keeper
         self._hub = hub
         self._owner_level = owner_level
         self._control = control
-        #: Of Spark's thread.
+        #: For Spark's thread only.
         self.lag = LagReport(hub)
         self._changed = keeper.changed
         self._probing = Housekeeping()
@@ -106,36 +106,36 @@ class Planner:
         self.has_second_source = False
         #: Number of concurrent tasks, reported by the driver.
         self.cores: int | None = None
-        #: Whether the driver handles signals, and requests the end of the query itself.
+        #: Whether the driver handles signals and ends the query itself.
         self.attended = False
 
     @property
     def owner(self) -> str:
-        """The name under which the query is a member of its group."""
+        """The query's id as a member of its group."""
         return self._engine.policy.query.owner
 
     @property
     def parts(self) -> tuple[Keeper, Hub, QueryEngine]:
-        """What the planner works with, for who measures it and changes nothing."""
+        """The planner's parts, for read-only use by metrics."""
         return self._keeper, self._hub, self._engine
 
     @property
     def address(self) -> PlannerAddress | None:
-        """Where its control socket is."""
+        """The address of its control socket; None without one."""
         return self._control.planner if self._control else None
 
     @property
     def in_batch(self) -> bool:
-        """Whether a batch is in flight, as far as is known."""
+        """Whether a batch is known to be in flight."""
         return self._engine.in_batch
 
     def await_report(self) -> None:
         """Wait briefly for the driver's report of the batch in flight."""
-        with contextlib.suppress(EhBalanceError):  # the query has ended with it
+        with contextlib.suppress(EhBalanceError):  # that error has already ended the query
             self._keeper.wait_until(lambda: not self._engine.in_batch, _REPORT_TIMEOUT)
 
     def stop(self) -> None:
-        """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
+        """Release the leases and leave the group; takes a few seconds at most."""
         if self._control:
             self._control.close()
         self._hub.stop()
@@ -145,10 +145,10 @@ class Planner:
     # --- Spark's thread ----------------------------------------------------------------------------------------
 
     def latest_offset(self, start: StreamOffset, limit: int | None, *, available_now: bool = False) -> StreamOffset:
-        """The end of the next batch of at most `limit` events after `start`, up to which the sink has finished; `start`
-        itself if there is nothing to read. With `available_now` as `fix_ends`.
+        """The end of the next batch of at most `limit` events after `start`, the end of the finished batch; `start`
+        itself if there is nothing to read. With `available_now` the ends are fixed first, see `fix_ends`.
 
-        Raises what `next_batch` raises, and `OptionError` if the query has another source with this lease table.
+        Raises the errors of `next_batch`, and `OptionError` if the query has another source with this lease table.
         """
         if self.is_idle(start):
             return start
@@ -161,13 +161,13 @@ class Planner:
         return self.empty_end(start) if end is start else end
 
     def finish(self, end: StreamOffset) -> None:
-        """The sink has finished the batch that ends at `end`; may be called again for the same batch. Raises what has
-        ended the lease keeper."""
+        """Record that the sink has finished the batch that ends at `end`; idempotent. Raises the error that ended the
+        lease keeper."""
         self._keeper.handle(protocol.BatchFinished(end))
 
     def is_idle(self, start: StreamOffset) -> bool:
-        """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
-        it must cost little. May wait a moment for a change, and returns False at once when there is one."""
+        """Whether `next_batch(start)` would return `start` again, as in nearly all calls of an idle query, so this must
+        cost little. May wait a moment for a change, and returns False as soon as there is one."""
         planned = self._planned
         if planned is None or start is not planned.end or monotonic() >= planned.until or self._changed.is_set():
             return False
@@ -177,24 +177,24 @@ class Planner:
     def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
         """The end of the next batch of at most `limit` events, or `start` itself if there is nothing to read.
 
-        Raises `DataLossError`, `HubUnavailableError`, and what has ended the lease keeper (`FencedError`, ...).
+        Raises `DataLossError`, `HubUnavailableError`, and the error that ended the lease keeper (`FencedError`, ...).
         """
         give_up_at = monotonic() + JOIN_TIMEOUT
         while True:
             self._changed.clear()
             if self._engine.fixed_ends is not None:
-                self.fix_ends()  # of partitions that other members have left since
-            self._hub.watch(self._keeper.holdings(), self._engine.member.members)
+                self.fix_ends()  # of partitions released by other members since
+            self._hub.watch(self._keeper.readable(), self._engine.member.members)
             measures = self._engine.loads.is_due(monotonic())
-            cpu = cpu_time() if measures else None  # some systems take 0.2 s for it beside a busy JVM
+            cpu = cpu_time() if measures else None  # it takes 0.2 s on some systems beside a busy JVM
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.BatchPlanned)
             if planned.end is not start or not planned.unread:
                 break
-            # To answer that there is nothing to read would end the run of Trigger.AvailableNow.
+            # Returning `start` would end the run of Trigger.AvailableNow.
             if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
-                _LOG.warning("the run ends before all partitions are read; the next continues partitions=%s", unread)
+                _LOG.warning("the run ends with unread partitions, which the next run reads partitions=%s", unread)
                 break
             self._changed.wait(_UNREAD_WAIT)
         self.lag.planned(planned.ranges)
@@ -205,46 +205,47 @@ class Planner:
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:
         """The end of a batch without events: `start`, or an offset that records the lease table in Spark's checkpoint
-        before anything is read with it."""
+        before the first read."""
         return self._engine.policy.empty_end(start, self._engine.member.table)
 
     def fix_ends(self) -> None:
-        """From now on read partitions only up to their newest events now (`Trigger.AvailableNow`); those that are not
-        owned yet, up to their newest when they are.
-
-        Waits until the group has settled, the first time.
-        """
+        """Limit reading to the present ends of the owned partitions (`Trigger.AvailableNow`), and of others to their
+        ends when they are first owned. The first call waits until the group has settled."""
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
-            _LOG.warning("the group has not settled within %g s; reading the owned partitions", JOIN_TIMEOUT)
+            _LOG.warning("the group has not settled in time; reading the owned partitions timeout=%g", JOIN_TIMEOUT)
         if (partitions := self._engine.without_fixed_end) or first:
             self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[Range]:
-        """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
-        `plan_replay` returns."""
+        """The ranges to read of the batch that ends at `end`: all if this process planned it, else the result of
+        `plan_replay`."""
         answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, monotonic()))
         assert isinstance(answer, protocol.RangesPlanned)
         return list(answer.ranges)
 
     def latest(self) -> dict[str, int]:
-        """The sequence number after the newest event of each partition, as last known."""
+        """The last known end of each partition: the sequence number after its newest event."""
         return {partition: state.end for partition, state in self._hub.states().items()}
 
-    def holdings(self) -> Mapping[str, OwnedLease]:
-        """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
-        return self._keeper.holdings()
+    def readable(self) -> Mapping[str, OwnedLease]:
+        """The partitions that a batch may read now; see `Keeper.readable`."""
+        return self._keeper.readable()
 
     # --- the control socket's thread: messages of the query's driver, sink and tasks ------------------------------
 
     def handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
-        """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
-        the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
-        With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
-        same time. Or it asks for the `lag`, or about the batch in flight, see `batch_details`, or comes from a task,
-        see `is_second_source`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all
-        are owned, and their unread events.
+        """Carry out a control message and return the answer. The keys of messages:
+
+        `finished`: the end of a batch that the sink has finished.
+        `leave`: leave the group; the answer is False until the batch in flight has ended.
+        `twice`: the query has another source with this lease table.
+        `cores`: Spark's number of concurrent tasks.
+        `lag`: request the lags, see `lag_answer`.
+        `batch`: request details of the batch in flight, see `batch_details`.
+        `query`: the report of a task, see `is_second_source`.
+        `state`: sent by `spark_ehbalance.run`; request the numbers of owned and of all partitions, and the backlog.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -253,14 +254,14 @@ class Planner:
         if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
-                return self.batch_details(end, look=bool(message.get("look")), event=_event(message.get("event")))
+                return self.batch_details(end, lost=bool(message.get("lost")), event=_event(message.get("event")))
             except EhBalanceError as error:
-                return {"error": str(error)}
+                return {"error": error.reason}
         if message.get("state") is True:
             self.attended = True
             batch = self._engine.batch
             in_batch = batch.read.keys() if batch and not batch.finished else ()
-            owned, lags = self._keeper.holdings().keys() | in_batch, self._keeper.lags().values()
+            owned, lags = self._keeper.readable().keys() | in_batch, self._keeper.lags().values()
             unread = sum(lag.events for lag in lags)
             owners = {lease.owner for lease in self._engine.member.leases.values()}
             state = {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
@@ -286,39 +287,39 @@ class Planner:
         return True
 
     def is_second_source(self, query: str, planner: object, group: object) -> bool:
-        """A task of the planner with that address, and lease table, reads for `query`. Returns whether this is another
-        planner of the same query, with the same lease table; keeps the query if it is this one's."""
+        """Whether a task's report of its `query`, `planner` and `group` shows that this planner is another source of
+        the same query with the same lease table. Keeps the query of this planner's own task."""
         if self._control is not None and planner == list(self._control.planner):
             self.query = query
             return False
         return query == self.query and group == self._engine.policy.query.group
 
-    def _offset_of(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
-        """The offset of an event as `batch_details` answers it."""
-        if number >= self.latest().get(partition, 0):  # what is known may be older than the event
+    def _find_offset(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
+        """An event's offset as in the answer of `batch_details`."""
+        if number >= self.latest().get(partition, 0):  # the known end may be older than the event
             self._hub.refresh([partition])
         if number >= self.latest()[partition]:
             return ""
         return self._hub.offsets({partition: number}, self._levels({partition: read[partition].epoch})).get(partition)
 
     def batch_details(
-        self, end: StreamOffset, *, look: bool = False, event: tuple[str, int] | None = None
+        self, end: StreamOffset, *, lost: bool = False, event: tuple[str, int] | None = None
     ) -> dict[str, Any]:
-        """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
-        since 1970), and the `ranges` that are read, which in a replay are not those in the offset.
+        """Details for the sink of the batch that ends at `end`: the `hub`, when it was `created` (milliseconds since
+        1970), and the `ranges` read, which in a replay differ from the offset's.
 
-        With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
-        if that takes too long. A range ends early only after its lease was taken or stalled, and then its
-        checkpoint is refused. So whoever asks after the rows were read knows that all others were read to their ends.
+        With `lost` also the partitions whose lease was lost, from a read of the lease table that starts after this
+        call; None if that takes too long. A range ends early only after its lease was taken or stalled, and then its
+        checkpoint is rejected. So if the rows were read before this call, all other ranges were read to their ends.
 
-        Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
-        by partition and sequence number (None if it is not known, empty if the hub has never had one of this number).
+        For a geo-replicated hub also the `offsets` of the events before the ranges' bounds, and the `offset` of an
+        `event`, given by partition and sequence number (None if unknown, empty if the hub never had that number).
 
-        Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
-        `HubUnavailableError` if the hub does not say whether it has that event.
+        Raises `EhBalanceError` if it is not the batch in flight, the error that ended the lease keeper, and
+        `HubUnavailableError` if the hub does not answer whether it has that event.
         """
         batch = self._engine.batch
-        if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and plans no ranges of it
+        if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and requests no ranges for it
             batch = BatchInFlight(end, {}, planned=True)
         if batch is None or batch.end != end:
             raise _invalid_message("its batch is not the one in flight")
@@ -329,19 +330,19 @@ class Planner:
             answer["offsets"] = {p: [range_.start_offset, range_.end_offset] for p, range_ in read.items()}
         if event is not None:
             partition, number = event
-            answer["offset"] = self._offset_of(partition, number, read) if partition in read else None
-        if look:
-            leases = self._keeper.look(_LOOK_TIMEOUT)
+            answer["offset"] = self._find_offset(partition, number, read) if partition in read else None
+        if lost:
+            leases = self._keeper.read_leases(_READ_TIMEOUT)
             answer["lost"], warnings = (None, []) if leases is None else batch.lost(leases)
             for warning in warnings:
                 _LOG.warning(warning)
         return answer
 
-    # --- what the engine wants ---------------------------------------------------------------------------------
+    # --- requests of the engine --------------------------------------------------------------------------------
 
     def _answer(self, request: protocol.Input, ready: Callable[[], bool] | None = None) -> protocol.Output:
-        """The engine's answer to Spark's `request`, after all that it asks the hub before. Each step waits until the
-        engine is `ready` for it, if that is given."""
+        """The engine's answer to Spark's `request`, after the engine's requests to the hub. Each step first waits for
+        `ready`, if given."""
         while True:
             if ready is not None:
                 self._keeper.wait_until(ready, JOIN_TIMEOUT)
@@ -356,16 +357,16 @@ class Planner:
                     case protocol.BatchPlanned() | protocol.RangesPlanned():
                         return output
                     case _:
-                        request = self._ask_hub(output)
+                        request = self._query_hub(output)
 
-    def _ask_hub(self, request: protocol.Output) -> protocol.Input:
+    def _query_hub(self, request: protocol.Output) -> protocol.Input:
         match request:
             case protocol.Refresh(partitions):
                 self._hub.refresh(partitions)
             case protocol.CatchUp():
                 self._hub.catch_up(_CATCH_UP_TIMEOUT)
             case protocol.FindEvents(positions, epochs):
-                found = [self._find_events(wanted, epochs) for wanted in positions]
+                found = [self._find_events(before, epochs) for before in positions]
                 return protocol.EventsFound(found, self._report())
             case protocol.FindOffsets(numbers, epochs):
                 offsets = self._hub.offsets(numbers, self._levels(epochs))
@@ -374,8 +375,7 @@ class Planner:
         return protocol.HubReported(self._report())
 
     def _find_events(self, positions: Mapping[str, Position], epochs: Mapping[str, int]) -> Mapping[str, bool]:
-        """Whether the hub has the event before each position. Refreshes the states of partitions for which it does not
-        answer."""
+        """Whether the hub has the event before each position. Refreshes the states of partitions without an answer."""
         if not positions:
             return {}
         found = self._hub.has_events(positions, self._levels(epochs))
@@ -402,10 +402,10 @@ def _invalid_message(problem: str) -> EhBalanceError:
     return EhBalanceError("EHB_CONTROL_MESSAGE_INVALID", problem=problem)
 
 
-def _event(asked: Any) -> tuple[str, int] | None:
-    """The event that a control message asks about, by partition and sequence number."""
-    if asked is None:
+def _event(value: Any) -> tuple[str, int] | None:
+    """The partition and sequence number of the event in a control message."""
+    if value is None:
         return None
-    if not isinstance(asked, list) or [type(value) for value in asked] != [str, int]:
+    if not isinstance(value, list) or [type(item) for item in value] != [str, int]:
         raise _invalid_message("`event` must be a partition and a sequence number")
-    return asked[0], asked[1]
+    return value[0], value[1]

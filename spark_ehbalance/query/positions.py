@@ -61,7 +61,7 @@ def parse_hub(value: object) -> HubReference | None:
 
 def lease_table_positions(found: Snapshot) -> Positions:
     """The checkpoints in a lease table."""
-    hub = HubReference.of(found.group, found.table.hub_created_ms if found.table else None)
+    hub = HubReference.from_group(found.group, found.table.hub_created_ms if found.table else None)
     named = {partition: lease.checkpoint for partition, lease in found.leases.items() if lease.checkpoint}
     remarks = _of_owners(lease.owner for lease in found.leases.values())
     if unread := sorted(found.leases.keys() - named.keys(), key=partition_order):
@@ -91,7 +91,7 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
         elif position.offset is not None:
             named[partition] = AfterOffset(position.offset)
     owners = map(owner, groups[name].get(Kind.OWNERSHIP.value, {}).values())
-    return Positions(HubReference.of(Group.from_names(*name.split("/")), None), named, _of_owners(owners))
+    return Positions(HubReference.from_group(Group.from_names(*name.split("/")), None), named, _of_owners(owners))
 
 
 def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:

@@ -1,4 +1,4 @@
-"""What the operating system tells about this host and its processes."""
+"""The operating system's information about this host and its processes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def mint_owner_id() -> str:
 
 
 def cpu_time() -> CpuTime | None:
-    """How long the host's cores have been busy, in seconds of all cores together; None where the system does not
-    tell."""
+    """Busy and total time of the host's cores, in seconds summed over all cores; None if the system does not report
+    it."""
     try:
         spent = psutil.cpu_times()._asdict()
     except (OSError, RuntimeError, psutil.Error):
@@ -35,13 +35,13 @@ def cpu_time() -> CpuTime | None:
 
 
 def spark_master() -> str | None:
-    """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not tell
-    its Python workers, so it is read off the JVM's command line and properties."""
+    """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not pass
+    it to Python workers, so it is read from the JVM's command line and properties."""
     return (submit_settings() or {}).get(_MASTER)
 
 
 def local_cores(master: str | None) -> int | None:
-    """How many tasks run at the same time in a Spark with that master; None for a cluster, or if it is not known."""
+    """Number of concurrent tasks with that master; None for a cluster, or if unknown."""
     if master == "local":
         return 1
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master or "")
@@ -54,8 +54,7 @@ def local_cores(master: str | None) -> int | None:
 
 
 def jvm_pid(pid: int | None = None) -> int:
-    """The process id of the JVM that is an ancestor of a process, by default of this one; 0 if there is none, or it
-    cannot be found."""
+    """The id of the JVM process that is an ancestor of `pid`, by default of this process; 0 if none is found."""
     try:
         return next((parent.pid for parent in psutil.Process(pid).parents() if parent.name() == "java"), 0)
     except (OSError, psutil.Error):
@@ -63,8 +62,8 @@ def jvm_pid(pid: int | None = None) -> int:
 
 
 def submit_settings() -> dict[str, str] | None:
-    """The settings with which spark-submit has started the JVM that is an ancestor of this process; None if there is
-    none, or they cannot be read."""
+    """The settings with which spark-submit started the JVM that is an ancestor of this process; None if there is none,
+    or they cannot be read."""
     try:
         commands = (parent.cmdline() for parent in psutil.Process().parents())
         jvm = next((words for words in commands if words and words[0].endswith("java")), None)
@@ -74,8 +73,8 @@ def submit_settings() -> dict[str, str] | None:
 
 
 def parse_submit_settings(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a JVM with this command line, as spark-submit finds them: there, else in the properties file
-    named there, else in the default one. Of a JVM that spark-submit has not started, those of the command line."""
+    """The settings of a JVM with this command line: like spark-submit, from the command line, else from the properties
+    file it names, else from the default one. Without spark-submit only the command line counts."""
     follows = dict(pairwise(words))
     settings = {_MASTER: follows["--master"]} if "--master" in follows else {}
     settings |= _matches(r"(spark\.[^=]+)=(.*)", words)

@@ -1,4 +1,4 @@
-"""What goes into a `QueryEngine`, and what comes out of it, besides what concerns the `MemberEngine` in it."""
+"""Inputs and outputs of a `QueryEngine`, in addition to those of its `MemberEngine`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class HubReport:
-    """What is known of the event hub: the states of its partitions, and when it was created (ms since 1970; None if it
-    does not say). `connection` identifies the connection that was asked, by the time at which it was opened."""
+    """State of the event hub: its partitions, and its time of creation (ms since 1970; None if it does not report it).
+    `connection` is the time at which the connection of this report was opened, which identifies it."""
 
     states: Mapping[str, PartitionState]
     created_ms: int | None
@@ -28,15 +28,15 @@ class HubReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchFinished:
-    """The sink has finished the batch that ends at `end`. Comes again with every request for a batch."""
+    """The sink has finished the batch that ends at `end`. Repeated with every request for a batch."""
 
     end: StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
-    """Spark asks for a batch of at most `limit` events after `start`. If it `measures`, loads are measured, and `cpu`
-    is a reading of the host's cores."""
+    """Spark requests a batch of at most `limit` events after `start`. With `measures`, loads are measured, and `cpu` is
+    a reading of the host's cores."""
 
     start: StreamOffset
     limit: int | None
@@ -47,30 +47,30 @@ class BatchRequested:
 
 @dataclass(frozen=True, slots=True)
 class RangesRequested:
-    """Spark has logged the batch that ends at `end`, and asks what to read."""
+    """Spark has logged the batch that ends at `end`, and requests its ranges."""
 
     end: StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
 class EndsFixed:
-    """The query reads what the hub has now and ends (`Trigger.AvailableNow`). Comes again when it owns partitions that
-    it did not own before."""
+    """The query ends once it has read all events that the hub has now (`Trigger.AvailableNow`). Repeated when the query
+    owns more partitions."""
 
     hub: HubReport
 
 
 @dataclass(frozen=True, slots=True)
 class HubReported:
-    """The hub was asked again."""
+    """A new report of the hub."""
 
     hub: HubReport
 
 
 @dataclass(frozen=True, slots=True)
 class EventsFound:
-    """For each mapping of `FindEvents`, whether the hub has the events, without those for which it did not answer in
-    time: the states of their partitions in `hub` were requested later."""
+    """For each mapping of `FindEvents`, whether the hub has the events. Partitions without a timely answer are missing;
+    their states in `hub` were requested afterwards."""
 
     found: Sequence[Mapping[str, bool]]
     hub: HubReport
@@ -78,7 +78,7 @@ class EventsFound:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFound:
-    """The offsets of events by partition, as far as they were found in time. `hub` was asked after that."""
+    """The offsets of events by partition; those not found in time are missing. `hub` was requested afterwards."""
 
     offsets: Mapping[str, str]
     hub: HubReport
@@ -86,7 +86,7 @@ class OffsetsFound:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Of the partitions probed at these `positions`, those in `ends` have delivered events up to there."""
+    """Result of probing `positions`: the partitions in `ends` have delivered events up to there."""
 
     positions: Mapping[str, int]
     ends: Mapping[str, int]
@@ -101,19 +101,19 @@ Input = BatchFinished | BatchRequested | RangesRequested | EndsFixed | Report | 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Ask for the states of `partitions`; the answer is `HubReported`."""
+    """Request the states of `partitions`; the answer is `HubReported`."""
 
     partitions: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Ask for the newest events, if the hub answers soon; the answer is `HubReported`."""
+    """Request the newest events, within a short timeout; the answer is `HubReported`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindEvents:
-    """Look for the events before `positions`, as the owner in these `epochs`, which may be of more partitions; the
+    """Look up the events before `positions`, as the owner in these `epochs`, which may contain more partitions; the
     answer is `EventsFound`."""
 
     positions: Sequence[Mapping[str, Position]]
@@ -122,7 +122,7 @@ class FindEvents:
 
 @dataclass(frozen=True, slots=True)
 class FindOffsets:
-    """Look for the offsets of the events with these `numbers`, with `epochs` as above; the answer is `OffsetsFound`."""
+    """Look up the offsets of the events with these `numbers`, with `epochs` as above; the answer is `OffsetsFound`."""
 
     numbers: Mapping[str, int]
     epochs: Mapping[str, int]
@@ -140,11 +140,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The answer to `BatchRequested`: the `end` of the next batch, or the start, if there is nothing to read. That
-    stays so until something changes, and need not be looked into until the monotonic time `until`.
+    """The answer to `BatchRequested`: the `end` of the next batch, or the start if there is nothing to read. The latter
+    remains valid until something changes, at most until the monotonic time `until`.
 
-    `ranges` are of every partition that a batch could be planned with, with or without events. `unread` are those that
-    `Trigger.AvailableNow` has not read to their ends, though it owns or may take them: they cannot be planned yet.
+    `ranges` contains every readable partition, with or without events. `unread` are partitions that
+    `Trigger.AvailableNow` owns or may take and has not read to their ends: they cannot be planned yet.
     """
 
     end: StreamOffset
@@ -155,7 +155,7 @@ class BatchPlanned:
 
 @dataclass(frozen=True, slots=True)
 class RangesPlanned:
-    """The answer to `RangesRequested`: what to read."""
+    """The answer to `RangesRequested`."""
 
     ranges: Sequence[Range]
 

@@ -1,4 +1,4 @@
-"""What a query's process tells Prometheus."""
+"""Prometheus metrics of a query's process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export_metrics(options: Options, planner: Planner) -> ExitStack:
 
 
 def query_samples(planner: Planner) -> Iterator[Sample]:
-    """What the query has done, what it holds, and what it knows of its group; asks neither the store nor the hub."""
+    """Metrics of the query, its owned partitions and its group; sends no request to the store or the hub."""
     keeper, hub, engine = planner.parts
     snapshot = keeper.snapshot
     if snapshot is None:

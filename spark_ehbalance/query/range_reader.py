@@ -98,8 +98,8 @@ def read_range(
 
 @dataclass(slots=True)
 class _SinceProgress:
-    """What has happened since the last event came, at monotonic time `at`; and since when (monotonic) another group's
-    reader has the partition."""
+    """State since the last event arrived, at monotonic time `at`; `foreign_since` is when (monotonic) another group's
+    reader took over the partition."""
 
     at: float
     last_error: Exception = _NO_EVENT
@@ -107,7 +107,7 @@ class _SinceProgress:
     token_renewed: bool = False
     foreign_since: float | None = None
     missing: MissingHubCheck = field(default_factory=MissingHubCheck)
-    #: Seconds after `at` from which on the hub is asked again whether any event is left.
+    #: Seconds after `at` until the hub is next checked for remaining events.
     checks_after: float = 0.0
 
     def timed_out(self, timeout: float) -> bool:
@@ -115,7 +115,7 @@ class _SinceProgress:
         return time.monotonic() - since >= timeout
 
     def backoff(self) -> float:
-        """Seconds to wait before the next reconnection, which is counted."""
+        """Count a reconnection; returns the seconds to wait before it."""
         self.reconnections += 1
         if isinstance(self.last_error, ServerBusyError):
             return busy_wait()
@@ -401,7 +401,7 @@ class _RangeReader:
             return None
 
     def _end_of_loss(self, state: PartitionState) -> int:
-        """Where reading goes on if the events from the position on are gone; the position if they are not."""
+        """The next available sequence number if the events at the position are lost; else the position."""
         position, end = self._position, self._wanted.end
         if state.begin > position:
             end, reason = min(state.begin, end), f"they have aged out (the first retained event is {state.begin})"

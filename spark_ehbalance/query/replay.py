@@ -29,7 +29,7 @@ class Logged(NamedTuple):
         return self.finished if self.unfinished.is_initial else self.unfinished
 
     def finished_progress(self) -> dict[str, Progress]:
-        """Where the sink has finished the partitions of the last batches. After a reset a batch begins further back."""
+        """Finished progress in the partitions of the last batches; after a reset it may be lower than before."""
         begun = {
             p: Progress(range_.epoch, Position(range_.start - 1, range_.start_offset))
             for p, range_ in self.unfinished.ranges.items()
@@ -78,13 +78,13 @@ class EarlierBatches:
     finished: StreamOffset | None = None
     finished_number: int = 0
 
-    def replay(self, end: StreamOffset, holdings: Mapping[str, OwnedLease]) -> dict[str, Range]:
+    def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, Range]:
         """What to read again of the logged batch that ends at `end`."""
-        return plan_replay(end.ranges, holdings, finished=end.batch <= self.finished_number)
+        return plan_replay(end.ranges, owned, finished=end.batch <= self.finished_number)
 
 
 def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
-    """What the sink has finished and the table `found` may not contain, and what earlier processes have left."""
+    """Finished progress that the table `found` may lack, and the batches of earlier processes."""
     record = found.queries.get(lineage)
     if record is None:
         return logged.finished_progress(), EarlierBatches(logged.finished)
@@ -92,33 +92,30 @@ def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Pr
 
 
 def plan_replay(
-    ranges: Mapping[str, Range], holdings: Mapping[str, OwnedLease], *, finished: bool = False
+    ranges: Mapping[str, Range], owned: Mapping[str, OwnedLease], *, finished: bool = False
 ) -> dict[str, Range]:
-    """What to read again of a batch that an earlier process of the query has logged, with the new epochs.
+    """The ranges to read again, with their new epochs, of a batch that an earlier process of the query logged.
 
-    That is each partition whose checkpoint is still at the start of its range, and that the query has owned without a
-    break since it was logged. Whoever owns or has owned one of the others reads or has read it. If nobody has read it
-    meanwhile, the next batch does: the earlier process may have read and written a part of the range only, and a sink
-    that has written a batch of this number skips this one.
+    These are the partitions whose checkpoint is still at the start of their range, and that the query has owned without
+    a break since the batch was logged. The others were or will be read by their later owners, or by the next batch: the
+    earlier process may have written only a part of a range, and the sink skips a batch number that it has written.
 
-    Of a partition that was sought since then the checkpoint tells nothing: it is read unless the table knows that the
-    batch is `finished`.
+    The checkpoint of a partition that was sought since then is no evidence: the partition is read again unless the
+    lease table records the batch as `finished`.
     """
 
     def unread(range_: Range, holding: OwnedLease) -> bool:
         return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start
 
     return {
-        partition: replace(range_, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
+        partition: replace(range_, epoch=owned[partition].epoch, since_ms=owned[partition].since_ms)
         for partition, range_ in ranges.items()
-        if partition in holdings
-        and unread(range_, holdings[partition])
-        and _owned_without_break(range_, holdings[partition])
+        if partition in owned and unread(range_, owned[partition]) and _owned_without_break(range_, owned[partition])
     }
 
 
 def sought_since(logged: Range, holding: OwnedLease) -> bool:
-    """Whether the partition was sought after its range was logged, so that reading goes on elsewhere."""
+    """Whether the partition was sought after its range was logged, so that reading continues elsewhere."""
     return logged.epoch < holding.sought
 
 

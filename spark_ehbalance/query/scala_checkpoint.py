@@ -56,8 +56,8 @@ def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Posit
 
 
 def may_be_scala_query(folder: CheckpointFolder) -> bool:
-    """Whether a source of the query may be the connector. Spark's Kafka source writes the same files, with topics for
-    hubs and Kafka's offsets for sequence numbers: nothing in them tells the two apart."""
+    """Whether a source of the query may be the connector. Its files cannot be distinguished from those of Spark's Kafka
+    source, which contain topics for hubs and Kafka's offsets for sequence numbers."""
     return bool(_hubs(folder, folder.planned()))
 
 

@@ -40,19 +40,19 @@ def backoff(stalled: int) -> float:
 
 def update_probes(
     probes: Mapping[str, Probe],
-    holdings: Mapping[str, OwnedLease],
+    owned: Mapping[str, OwnedLease],
     positions: Mapping[str, Position],
     now: float,
     *,
     at_once: bool = False,
 ) -> dict[str, Probe]:
-    """The probes of all partitions of `holdings` that are stalled, after those known before.
+    """`probes`, updated for the `owned` partitions that are stalled; those of other partitions are kept.
 
-    `positions` are where reading continues: progress that is not committed yet ends a stall as well. Partitions that
-    are not owned keep theirs. With `at_once` new ones do not wait for their back-off.
+    `positions` are where reading continues: uncommitted progress ends a stall as well. With `at_once` new probes do not
+    wait for their back-off.
     """
-    followed = {partition: probe for partition, probe in probes.items() if partition not in holdings}
-    for partition, holding in holdings.items():
+    followed = {partition: probe for partition, probe in probes.items() if partition not in owned}
+    for partition, holding in owned.items():
         checkpoint, known = holding.checkpoint.next, probes.get(partition)
         if not holding.stalled or (partition in positions and positions[partition].next != checkpoint):
             continue
@@ -64,25 +64,25 @@ def update_probes(
 
 
 def with_probe_results(
-    probes: Mapping[str, Probe], asked: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
+    probes: Mapping[str, Probe], probed: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
 ) -> dict[str, Probe]:
-    """The probes after an answer: of the partitions `asked` at these positions, those in `ends` have received events up
-    to there. The others are probed again at `repeat_at`."""
+    """The probes after an answer for the partitions `probed` at these positions: those in `ends` received events up to
+    there, the others are probed again at `repeat_at`."""
     return {
         partition: probe._replace(due=repeat_at, end=ends.get(partition))
-        if asked.get(partition) == probe.position and probe.end is None
+        if probed.get(partition) == probe.position and probe.end is None
         else probe
         for partition, probe in probes.items()
     }
 
 
-def pending_probes(probes: Mapping[str, Probe], holdings: Mapping[str, OwnedLease]) -> dict[str, Probe]:
+def pending_probes(probes: Mapping[str, Probe], owned: Mapping[str, OwnedLease]) -> dict[str, Probe]:
     """The probes of owned partitions that have received nothing yet."""
-    return {partition: probe for partition, probe in probes.items() if partition in holdings and probe.end is None}
+    return {partition: probe for partition, probe in probes.items() if partition in owned and probe.end is None}
 
 
 def warnings(before: Mapping[str, Probe], after: Mapping[str, Probe]) -> Iterator[str]:
-    """One for each stall that is seen for the first time."""
+    """One warning for each new stall."""
     for partition, (position, stalled, *_) in after.items():
         if partition not in before or before[partition][:2] != (position, stalled):
             yield (

@@ -17,12 +17,12 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: A time that is a slip, such as one of another time zone, is off by more; the clocks of machines by less.
+#: A mistaken time, such as one in another time zone, is off by more; the clocks of machines by less.
 CLOCKS_DIFFER = timedelta(minutes=5)
 
 
 class Hub(Protocol):
-    """What is asked of the hub; see `HubWatcher`."""
+    """The used part of `HubWatcher`."""
 
     def partition_ids(self) -> tuple[str, ...]: ...
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]: ...
@@ -37,7 +37,7 @@ class JoinedTable(NamedTuple):
 
 
 def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: Hub) -> JoinedTable:
-    """The lease table of `options`, open as `store`, after it was checked and, at a first start, created.
+    """The lease table in `store`, checked and, at a first start, created.
 
     `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
     `StoreUnavailableError`, `HubUnavailableError`, and what `check_consistency` and `check_start` raise.
@@ -50,7 +50,7 @@ def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: 
     check_consistency(options, known, table, found)
     if known.is_initial:
         leases = table.leases if table else {}
-        # What a table with others lacks was added to the hub, and begins at its first event.
+        # Partitions missing in a table with leases were added to the hub, and are read from their first event.
         first = not leases or not store.capabilities.members
         unread = [p for p in hub.partition_ids() if (leases[p].checkpoint is None if p in leases else first)]
         states = states_at_start(options, hub)
@@ -69,20 +69,19 @@ def check_consistency(options: Options, known: StreamOffset, table: Snapshot | N
 
 
 def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
-    """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
-    asked for at once."""
+    """The states that `check_start` needs, and others that are known: requesting all of a large hub would take long."""
     numbers = [p for p in hub.partition_ids() if options.starting_position.first_sequence_number(p) is not None]
     return hub.request_states(numbers)
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
-    """Check startingPosition where a first reading begins, in partitions with these `states`, and warn of a time that
-    has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
+    """Check startingPosition in partitions with these `states` that are read for the first time; warn of a future time.
+    Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
     times = [position for position in map(options.starting_position.position, states) if isinstance(position, datetime)]
     if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         _LOG.warning(
-            "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "
-            "the next events, also with those that come before that time",
+            "startingPosition=%s has not come yet: the event hub's present events are skipped, and reading starts with "
+            "the next event, even if it arrives before that time",
             max(times).isoformat(),
         )

@@ -64,7 +64,7 @@ class Steps:
 
     def _text(self, value: Any) -> str:
         if isinstance(value, Snapshot):
-            if value is self._snapshot:  # an identical one may be long, and engines may ask whether it is the same
+            if value is self._snapshot:  # it may be long, and engines may compare identity
                 return "SAME_SNAPSHOT"
             self._snapshot = value
         if isinstance(value, Enum):

@@ -14,7 +14,7 @@ MAX_RANGES = 32
 def plan_tasks(ranges: list[Range], min_tasks: int | None, cores: int | None = None) -> list[tuple[Range, ...]]:
     """The ranges of each task; every event is in exactly one.
 
-    With `min_tasks` (`minPartitions`) large ranges are cut until there are so many tasks, and each piece is a task.
+    With `min_tasks` (`minPartitions`) large ranges are split into at least that many tasks, one for each piece.
     Without, consecutive ranges share a task while they have fewer than `EVENTS_PER_TASK` events together. If these are
     more tasks than the `cores` that read at the same time, there are as many as cores, with about as many events each.
     """

@@ -113,7 +113,7 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
 def _columns(schema: StructType) -> Columns:
     """The columns of `.schema(...)`, or all. Raises `OptionError`."""
-    return Columns.of((column.name, column.dataType.simpleString()) for column in schema)
+    return Columns.from_schema((column.name, column.dataType.simpleString()) for column in schema)
 
 
 @dataclass
@@ -313,8 +313,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = unfinished if unfinished is not None and finished.is_initial else finished
             self._local_cores = local_cores(spark_master())
             # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
-            whole = self._newest_batch is not None or self._available_now
-            self._planner = start_planner(self._options, last.owner, finished, unfinished, whole=whole)
+            full_share = self._newest_batch is not None or self._available_now
+            self._planner = start_planner(self._options, last.owner, finished, unfinished, full_share=full_share)
             self._exporters = export_metrics(self._options, self._planner)
         return self._planner
 

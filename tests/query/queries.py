@@ -91,7 +91,7 @@ class Query:
         return send(self.planner.address or PlannerAddress(""), {"finished": end.to_json(), "leave": leave})
 
     def owned(self) -> set[str]:
-        return set(self.planner.holdings())
+        return set(self.planner.readable())
 
     def stop(self) -> None:
         if not self._stopped:

@@ -12,7 +12,7 @@ import pytest
 
 from spark_ehbalance.clock import monotonic
 from spark_ehbalance.query import keeper
-from spark_ehbalance.query.assembly import joined
+from spark_ehbalance.query.assembly import wait_until_joined
 from spark_ehbalance.query.offsets import StreamOffset
 from tests.query.queries import PARTITIONS, Group
 from tests.query.support import HUB
@@ -88,10 +88,10 @@ def test_a_query_joins_as_long_as_partitions_come(owned: list[int], has_joined: 
     """After each wait it owns so many, and after the last one the group is balanced."""
     waited: list[float] = []
 
-    def wait_balanced(timeout: float, *, whole: bool) -> bool:
+    def wait_balanced(timeout: float, *, full_share: bool) -> bool:
         waited.append(timeout)
         return len(waited) == len(owned)
 
-    keeper: Any = SimpleNamespace(wait_balanced=wait_balanced, holdings=lambda: range(owned[len(waited) - 1]))
-    assert joined(keeper, 60) is has_joined
+    keeper: Any = SimpleNamespace(wait_balanced=wait_balanced, readable=lambda: range(owned[len(waited) - 1]))
+    assert wait_until_joined(keeper, 60) is has_joined
     assert len(waited) == waits

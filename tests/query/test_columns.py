@@ -31,14 +31,14 @@ def batch_of(bodies: list[bytes | None]) -> pa.RecordBatch:
 @given(bodies, st.lists(st.sampled_from(list(TYPES)), min_size=1, unique=True))
 def test_any_columns_in_any_order(bodies: list[bytes | None], names: list[str]) -> None:
     batch = batch_of(bodies)
-    found = Columns.of((name, TYPES[name]) for name in names).select(batch)
+    found = Columns.from_schema((name, TYPES[name]) for name in names).select(batch)
     assert found.schema.names == names
     assert all(found.column(name).equals(batch.column(name)) for name in names)
 
 
 def test_all_columns_cost_nothing() -> None:
     batch = batch_of([b"a"])
-    assert Columns.of(TYPES.items()) == ALL_COLUMNS
+    assert Columns.from_schema(TYPES.items()) == ALL_COLUMNS
     assert ALL_COLUMNS.select(batch) is batch
     assert batch.schema == ARROW_SCHEMA
 
@@ -46,7 +46,7 @@ def test_all_columns_cost_nothing() -> None:
 @given(bodies, st.integers(0, 20))
 def test_a_body_as_text_has_the_same_bytes(bodies: list[bytes | None], start: int) -> None:
     batch = batch_of(bodies).slice(start)
-    text = Columns.of([("body", "string")]).select(batch).column("body")
+    text = Columns.from_schema([("body", "string")]).select(batch).column("body")
     assert text.type == pa.string()
     assert text.view(pa.binary()).equals(batch.column("body"))
 
@@ -64,4 +64,4 @@ def test_a_body_as_text_has_the_same_bytes(bodies: list[bytes | None], start: in
 )
 def test_other_columns_are_refused(schema: list[tuple[str, str]], column: str, allowed: str) -> None:
     with raises(OptionError, "EHB_COLUMN_INVALID", column=column, allowed=re.compile(allowed)):
-        Columns.of(schema)
+        Columns.from_schema(schema)

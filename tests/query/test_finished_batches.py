@@ -83,7 +83,7 @@ class Spark:
     left: int = 0
 
     def start_planner(
-        self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None, *, whole: bool
+        self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None, *, full_share: bool
     ) -> OnePartition:
         self.planners.append(OnePartition(owner, finished, (finished, unfinished), lambda: self.newest))
         return self.planners[-1]

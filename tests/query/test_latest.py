@@ -26,7 +26,7 @@ def begun(group: Group, finished: StreamOffset | None, *, shared: bool) -> Query
     """A query that begins to read as soon as it knows some partitions."""
     options = group.options(shared=shared, startingPosition="latest")
     finished = finished or StreamOffset("a", group=group_name(options.lease_table))
-    group.queries.append(Query(start_planner(options, "a", finished, whole=False), "a", finished))
+    group.queries.append(Query(start_planner(options, "a", finished, full_share=False), "a", finished))
     return group.queries[-1]
 
 
@@ -48,7 +48,7 @@ def test_what_comes_after_the_first_start_is_read_and_nothing_else(
         first = begun(group, None, shared=shared)
         emulator.append(HUB, 0, [b"first"])
         first.read(1)
-        assert len(first.planner.holdings()) == PARTITIONS
+        assert len(first.planner.readable()) == PARTITIONS
         group.append(1, PARTITIONS, first=1)
         first.stop()
         again = begun(group, first.finished, shared=shared)

@@ -142,7 +142,7 @@ def test_a_planner_knows_another_of_its_query(group: Group) -> None:
 # --- what a sink asks ------------------------------------------------------------------------------------------
 
 
-def asked(query: Query, end: StreamOffset, **more: object) -> dict[str, Any]:
+def request_details(query: Query, end: StreamOffset, **more: object) -> dict[str, Any]:
     answer = query.planner.handle({"batch": end.to_json(), **more})
     assert isinstance(answer, dict)
     return answer
@@ -152,24 +152,24 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     a, initial = group.query(), StreamOffset("a", {}, lineage="one")
-    assert asked(a, initial, look=True)["ranges"] == {}, "Spark runs batch 0 also without data"
+    assert request_details(a, initial, lost=True)["ranges"] == {}, "Spark runs batch 0 also without data"
     group.append(10)
     end = a.batch()
     a.run(end)
-    assert "error" in asked(a, initial)
+    assert "error" in request_details(a, initial)
     hub, created = a.planner.parts[1].name, end.hub and end.hub.created_ms
     everything = {"hub": hub, "created": created, "ranges": {str(p): [0, 10] for p in range(PARTITIONS)}}
-    assert asked(a, end) == everything
-    assert asked(a, end, look=True) == {**everything, "lost": []}
+    assert request_details(a, end) == everything
+    assert request_details(a, end, lost=True) == {**everything, "lost": []}
     thief, epoch = Author("thief", "1"), group.leases()["3"].epoch
     group.order(
         Seek(by=thief, at_ms=0, partition="3", position=Position.before(2), force=True),
         Join(by=thief, at_ms=0, strategy="cooperative", lease_duration_ms=3000),
         Steal(by=thief, at_ms=0, partition="3", epoch=epoch + 1),
     )
-    assert asked(a, end, look=True) == {**everything, "lost": ["3"]}
+    assert request_details(a, end, lost=True) == {**everything, "lost": ["3"]}
     assert "another member took a partition that a seek had moved" in caplog.text
     assert "partition=3 " in caplog.text
-    assert "not the one in flight" in asked(a, replace(end, owner="b"))["error"]
+    assert "not the one in flight" in request_details(a, replace(end, owner="b"))["error"]
     a.stop()
-    assert asked(a, end, look=True)["lost"] is None, "there is no look any more"
+    assert request_details(a, end, lost=True)["lost"] is None, "the table is no longer read"

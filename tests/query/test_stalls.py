@@ -119,7 +119,7 @@ def test_available_now_probes_a_partition_that_stalls_and_ends(
         stall = Stall(by=Author("a", ""), at_ms=0, partition="0", epoch=group.leases()["0"].epoch)
         group.order(stall)
         wait_until(
-            lambda: stall.epoch + 2 in {holding.epoch for holding in query.planner.holdings().values()}, "it has it"
+            lambda: stall.epoch + 2 in {holding.epoch for holding in query.planner.readable().values()}, "it has it"
         )
         while query.step():
             pass

@@ -91,11 +91,11 @@ def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
     planner = start_planner(stream_options(shared_options | {"handoverTimeout": "60 s"}), "other")
     try:
         wait_until(lambda: sum(1 for lease in table().leases.values() if lease.handover) == 4, "four are to be given")
-        assert not planner.holdings(), "the batch is waited for"
+        assert not planner.readable(), "the batch is waited for"
 
         sink.open.set()
         ended = time.monotonic()
-        wait_until(lambda: len(planner.holdings()) == 4, "they are handed over", 30)
+        wait_until(lambda: len(planner.readable()) == 4, "they are handed over", 30)
         took = time.monotonic() - ended
         print(f"handed over {took:.2f} s after the batch had ended")
         assert took < 5, "the next trigger is an hour away"

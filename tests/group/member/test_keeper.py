@@ -109,7 +109,7 @@ def panic(*_: object) -> None:
 
 def has_failed(keeper: Keeper) -> bool:
     try:
-        keeper.holdings()
+        keeper.readable()
     except EhBalanceError:
         return True
     return False
@@ -129,21 +129,21 @@ def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
         group.hub.partitions += ("4",)
         wait_until(lambda: has_failed(ann), "the keeper notices")
     assert ann.changed.is_set(), "the planner gets the error"
-    for call in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
+    for call in (ann.readable, lambda: ann.wait_balanced(20), ann.readable):
         with raises(EhBalanceError, "EHB_PLANNER_FAILED", reason=re.compile("PanicException.*Option::unwrap")):
             call()
     bob = group.start("bob")
-    wait_until(lambda: bob.holdings().keys() == {*group.hub.partitions}, "nothing is held for ever")
+    wait_until(lambda: bob.readable().keys() == {*group.hub.partitions}, "nothing is held for ever")
 
 
 def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, caplog: pytest.LogCaptureFixture) -> None:
     keepers = [group.start(name) for name in ("ann", "bob")]
-    wait_until(lambda: [len(keeper.holdings()) for keeper in keepers] == [2, 2], "all is shared")
+    wait_until(lambda: [len(keeper.readable()) for keeper in keepers] == [2, 2], "all is shared")
     reads, owned = group.store.reads, {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()}
     group.store.away = True
     wait_until(lambda: group.store.reads > reads + 12, "both have tried several times")
     assert [keeper.is_store_unavailable for keeper in keepers] == [True, True]
-    assert [len(keeper.holdings()) for keeper in keepers] == [2, 2]
+    assert [len(keeper.readable()) for keeper in keepers] == [2, 2]
     group.store.away = False
     wait_until(lambda: caplog.text.count("the lease table is reachable again") == 2, "it is back")
     assert {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()} == owned
