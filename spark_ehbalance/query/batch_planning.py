@@ -48,7 +48,7 @@ class PlanInputs:
     fail_on_data_loss: bool = True
     #: A batch has ended since the last plan, and newer events were not requested yet.
     batch_ended: bool = False
-    #: The states are newer than the owned.
+    #: The states are newer than `owned`.
     refreshed: bool = False
     #: Partitions to omit: whether a geo-replicated hub has the event before their position is unknown.
     unverified: Collection[str] = ()

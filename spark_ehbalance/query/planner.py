@@ -194,7 +194,9 @@ class Planner:
             # Returning `start` would end the run of Trigger.AvailableNow.
             if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
-                _LOG.warning("the run ends with unread partitions, which the next run reads partitions=%s", unread)
+                _LOG.warning(
+                    "the run ends before all partitions are read; the next run continues partitions=%s", unread
+                )
                 break
             self._changed.wait(_UNREAD_WAIT)
         self.lag.planned(planned.ranges)
