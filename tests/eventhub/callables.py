@@ -19,10 +19,10 @@ class Counting:
     """A credential whose tokens are `token-1`, `token-2` and so on, and live for `life` seconds. It keeps none."""
 
     def __init__(self, life: float = 3600.0) -> None:
-        self.life, self.asked, self._serial = life, list[tuple[str, ...]](), itertools.count(1)
+        self.life, self.requests, self._serial = life, list[tuple[str, ...]](), itertools.count(1)
 
     def get_token(self, *scopes: str, **_: Any) -> AccessToken:
-        self.asked.append(scopes)
+        self.requests.append(scopes)
         return AccessToken(f"token-{next(self._serial)}", int(time.time() + self.life))
 
 
@@ -57,7 +57,7 @@ def returns_a_token() -> str:
 
 def raises() -> Counting:
     """Fails, with a token in its text of several lines."""
-    raise RuntimeError(f"the vault said no\nto {SECRET}\nat once")
+    raise RuntimeError(f"the vault refused access\nto {SECRET}\nat once")
 
 
 class WithoutATokenYet:

@@ -74,8 +74,8 @@ _EMPTY = st.sampled_from([bytes((code,)) for code in (0x40, 0x41, 0x42, 0x43, 0x
 _RAW = st.one_of(st.binary(max_size=20), st.text(max_size=12).map(str.encode), st.integers(250, 260).map(bytes))
 
 
-def _as_the_client_tells(raw: bytes, code: int, wide: bool) -> bytes:
-    """Binary only if it is not UTF-8: the client's decoder does not tell binary from text."""
+def _text_or_binary(raw: bytes, code: int, wide: bool) -> bytes:
+    """Binary only if it is not UTF-8: the client's decoder cannot distinguish binary from text."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -83,7 +83,7 @@ def _as_the_client_tells(raw: bytes, code: int, wide: bool) -> bytes:
     return text(raw, max(code, 0xA1), wide)
 
 
-TEXTS: Bytes = st.builds(_as_the_client_tells, _RAW, st.sampled_from([0xA0, 0xA1, 0xA3]), st.booleans())
+TEXTS: Bytes = st.builds(_text_or_binary, _RAW, st.sampled_from([0xA0, 0xA1, 0xA3]), st.booleans())
 SCALARS: Bytes = st.one_of(_EMPTY, TEXTS, *_FIXED.values())
 
 

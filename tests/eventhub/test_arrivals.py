@@ -58,10 +58,10 @@ def test_estimate_is_never_late_and_errs_by_a_fraction_of_the_age(seed: int) -> 
     times = list(accumulate(rng.choice((10, 500, 20_000, 200_000)) for _ in range(1500)))
     arrivals.record("0", 0, None, 0)
     came = 0
-    for asked in range(0, times[-1] + 2000, 20_000):
-        while came < len(times) and times[came] <= asked:
+    for polled in range(0, times[-1] + 2000, 20_000):
+        while came < len(times) and times[came] <= polled:
             came += 1
-        arrivals.record("0", came, times[came - 1] if came else None, asked)
+        arrivals.record("0", came, times[came - 1] if came else None, polled)
     for number in range(came):
         known = arrivals.enqueued_ms("0", number)
         assert known is not None

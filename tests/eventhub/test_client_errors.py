@@ -1,4 +1,4 @@
-"""What is repeated of what a server says."""
+"""Sanitized text of server errors."""
 
 from __future__ import annotations
 

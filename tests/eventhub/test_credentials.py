@@ -1,4 +1,4 @@
-"""The option `credential`, with `clientId` and `tenantId`: what is taken, what is refused, and how."""
+"""The option `credential`, with `clientId` and `tenantId`: accepted and rejected values, and their errors."""
 
 from __future__ import annotations
 
@@ -197,14 +197,14 @@ def test_callable_is_called_once_per_process(name: str, ids: dict[str, str], mad
 def test_credential_without_a_token_is_a_single_line_error(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))
-    with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as asked:
+    with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as listed:
         metadata.partition_ids()
     with pytest.raises(TransientError) as opened:
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
     monkeypatch.setattr(Connection, "producer_client", partialmethod(Connection.producer_client, use_tls=False))
     with pytest.raises(TransientError) as sent:
         Sender(connection, "0").most_bytes(Deadline(60.0))
-    for error in (asked, opened, sent):
+    for error in (listed, opened, sent):
         assert "No token could be fetched: RuntimeError (text not shown" in str(error.value)
 
 

@@ -71,8 +71,8 @@ class Ending(NamedTuple):
 
 
 class Service:
-    """What the emulator's hub does: it has an `ending`, once, at the first attach or `after` so many requests or
-    batches. It takes any batches, also of bytes that are no events."""
+    """The emulator's hub with one `ending`, at the first attach or `after` that many requests or batches. It accepts
+    any batches, also of bytes that are no events."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator

@@ -55,7 +55,7 @@ def test_states_of_many_requests_belong_to_one_connection() -> None:
         emulator.add_hub(HUB, 4)
         for partition in range(4):
             emulator.append(HUB, partition, [b"x"] * 3)
-        promotion = threading.Timer(0.5, emulator.promote, (HUB, 1))  # the second half is asked about later
+        promotion = threading.Timer(0.5, emulator.promote, (HUB, 1))  # the second half is requested later
         with HubMetadata(hub_options(emulator).connection, "$Default", most_requests=2) as metadata:
             metadata.partition_ids()
             promotion.start()

@@ -196,7 +196,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """The port of a server that accepts and says nothing."""
+    """The port of a server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -276,7 +276,7 @@ def test_firewall_is_mentioned_for_the_amqp_port() -> None:
     error.__cause__ = refused
     assert "transportType=AmqpOverWebsocket uses port 443" in str(Network().problem(error, NAMESPACE))
     assert "443" not in str(Network(endpoint=("gateway", 5671)).problem(error, NAMESPACE))
-    assert Network().problem(refused, NAMESPACE) is None, "a connection that breaks later says nothing of the options"
+    assert Network().problem(refused, NAMESPACE) is None, "a later break is no evidence about the options"
 
 
 def test_server_without_websocket_is_reported(secure: Emulator) -> None:

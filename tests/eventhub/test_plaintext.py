@@ -25,7 +25,7 @@ ALLOWED = {"allowPlaintextEmulator": "true"}
 
 @pytest.fixture
 def attacker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A server that sees the token of whoever connects to `FAR` without TLS."""
+    """A server that receives the token of clients connecting to `FAR` without TLS."""
     real = socket.getaddrinfo
 
     def resolved(host: Any, *rest: Any, **more: Any) -> Any:

@@ -53,7 +53,7 @@ def test_a_token_is_kept_for_each_scope() -> None:
     credential = Counting()
     tokens = TokenCache(lambda: credential)
     assert [tokens.get_token(scope).token for scope in ("a", "b", "a", "b")] == ["token-1", "token-2"] * 2
-    assert credential.asked == [("a",), ("b",)]
+    assert credential.requests == [("a",), ("b",)]
     assert "token-1" not in repr(tokens)
 
 
@@ -63,10 +63,10 @@ def test_many_threads_fetch_one_token() -> None:
     tokens = TokenCache(lambda: credential)
     with ThreadPoolExecutor(20) as pool:
         futures = [pool.submit(tokens.get_token, "a") for _ in range(20)]
-        wait_until(lambda: credential.asked, "one of them fetches")
+        wait_until(lambda: credential.requests, "one of them fetches")
         credential.released.set()
         assert {future.result(60).token for future in futures} == {"token-1"}
-    assert len(credential.asked) == 1
+    assert len(credential.requests) == 1
 
 
 def test_next_token_is_fetched_in_the_background_at_half_time(clock: list[float]) -> None:
@@ -75,15 +75,15 @@ def test_next_token_is_fetched_in_the_background_at_half_time(clock: list[float]
     first = tokens.get_token("a")
     clock[0] += 0.45 * LONG
     assert tokens.get_token("a") == first
-    assert len(credential.asked) == 1
+    assert len(credential.requests) == 1
     credential.released.clear()
     clock[0] += 0.2 * LONG
     assert tokens.get_token("a") == first  # at once, though nobody answers
-    wait_until(lambda: len(credential.asked) == 2, "the next one is fetched")
+    wait_until(lambda: len(credential.requests) == 2, "the next one is fetched")
     assert tokens.get_token("a") == first
     credential.released.set()
     wait_until(lambda: tokens.get_token("a").token == "token-2", "it is used")
-    assert len(credential.asked) == 2
+    assert len(credential.requests) == 2
 
 
 def test_unexpired_token_is_used_until_the_next_one(clock: list[float]) -> None:
@@ -94,7 +94,7 @@ def test_unexpired_token_is_used_until_the_next_one(clock: list[float]) -> None:
     clock[0] += 0.95 * LONG
     for _ in range(3):
         assert tokens.get_token("a").token == "token-1"
-    assert len(credential.asked) == 2, "the next attempt waits"
+    assert len(credential.requests) == 2, "the next attempt waits"
     clock[0] += 0.06 * LONG
     with raises(TokenUnavailableError, "EHB_TOKEN_UNAVAILABLE", reason=re.compile(r"^RuntimeError \(text not shown")):
         tokens.get_token("a")
@@ -139,7 +139,7 @@ def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.Monke
     finally:
         credential.released.set()
     monkeypatch.undo()
-    assert tokens.get_token("scope").token == "token-2", "it is asked again"
+    assert tokens.get_token("scope").token == "token-2", "it is fetched again"
 
 
 AZURE = ClientAuthenticationError(

@@ -71,7 +71,7 @@ def test_new_partitions_are_listed(emulator: Emulator, start: Start) -> None:
 
 def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator, ExitStack() as stack:
-        partitions = MOST_NEW + 8  # more than one request asks about
+        partitions = MOST_NEW + 8  # more than one request covers
         emulator.add_hub(HUB, partitions)
         for partition in range(partitions):
             emulator.append(HUB, partition, [b"x"] * 3)
@@ -85,7 +85,7 @@ def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
         emulator.promote(HUB, 1)
         wait_until(lambda: watcher.connected_at() != before, "it has connected again")
         assert {state.end for state in watcher.states().values()} == {2}
-        wait_until(lambda: len(watcher.states()) == partitions, "all are asked about")
+        wait_until(lambda: len(watcher.states()) == partitions, "all have been requested")
 
 
 def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:

@@ -36,14 +36,14 @@ def test_a_connection_that_gets_its_socket_after_the_deadline_is_cut_off(websock
     with ours, peer:
         holder = SimpleNamespace(sock=None)
         transport = SimpleNamespace(sock=holder) if websocket else holder
-        asked = threading.Event()
+        requested = threading.Event()
 
         def connection() -> SimpleNamespace:
-            asked.set()
+            requested.set()
             return SimpleNamespace(_transport=transport)
 
         with cut_off_after(0.0, connection):
-            assert asked.wait(30), "it was looked for in vain"
+            assert requested.wait(30), "it was looked for in vain"
             holder.sock = ours
             ours.settimeout(30)
             assert ours.recv(1) == b""

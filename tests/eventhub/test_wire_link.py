@@ -1,4 +1,4 @@
-"""Reading from the real client's connection to the emulator: what is taken over, and how it ends."""
+"""Reading from the real client's connection to the emulator: credit, batches and endings."""
 
 from __future__ import annotations
 

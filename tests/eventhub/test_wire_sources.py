@@ -1,4 +1,4 @@
-"""What is read from a websocket: its data alone, however its frames are made and cut."""
+"""Reading a websocket returns only its data, however its frames are built and split."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Peer:
         head = self.socket.recv(2, socket.MSG_WAITALL)
         assert head[1] & 0x80, "a client masks what it sends"
         mask, data = (self.socket.recv(size, socket.MSG_WAITALL) for size in (4, head[1] & 0x7F))
-        return head[0] & 0x0F, bytes(each ^ mask[n % 4] for n, each in enumerate(data))
+        return head[0] & 0x0F, bytes(byte ^ mask[n % 4] for n, byte in enumerate(data))
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_payload_of_any_frames_in_any_pieces_is_the_stream(pieces: list[tuple[in
         for size, kind in pieces:
             data = randomly.randbytes(size)
             if kind in ("ping", "long ping", "pong"):
-                asked = data[:125] if kind == "long ping" else b""
-                stream += frame(asked, PONG if kind == "pong" else PING)
-                pongs += [(PONG, asked)] * (kind != "pong")
+                payload = data[:125] if kind == "long ping" else b""
+                stream += frame(payload, PONG if kind == "pong" else PING)
+                pongs += [(PONG, payload)] * (kind != "pong")
             else:
                 expected += data
                 stream += frame(data, CONTINUED if kind == "continue" else BINARY, last=kind == "message")

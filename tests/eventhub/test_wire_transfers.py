@@ -122,18 +122,18 @@ def test_every_message_is_found_once_and_in_order(
     make: partial[Transfers], sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
 ) -> None:
     frames, messages = sent
-    others = [(at, each) for at, (each, is_own) in enumerate(frames) if not is_own]
-    stream = b"".join(each for each, _ in frames)
+    others = [(at, other) for at, (other, is_own) in enumerate(frames) if not is_own]
+    stream = b"".join(encoded for encoded, _ in frames)
     stale = data.draw(st.sampled_from([b"\x00", b"\xff"])) * SLACK + stream[:SLACK] + bytes(SLACK)
     found, counted = make(), 0
     got: list[bytes] = []
     met: list[bytes] = []
 
-    def meet(channel: int, each: bytes) -> None:
+    def meet(channel: int, other: bytes) -> None:
         nonlocal counted
         counted += found.take_counts()[0]
         assert counted + len(met) == others[len(met)][0]  # all frames before it were counted
-        met.append(each)
+        met.append(other)
 
     end = pos = 0
     while end < len(stream):
@@ -144,13 +144,13 @@ def test_every_message_is_found_once_and_in_order(
         found.clear()
     assert pos == len(stream)
     assert got == messages
-    assert met == [each for _, each in others]
+    assert met == [other for _, other in others]
     assert counted + found.take_counts()[0] == len(frames) - len(met)
 
 
 def find(found: Transfers, stream: bytes) -> RawMessages:
     data = bytearray(stream + bytes(SLACK))
-    found.find(data, 0, len(stream), lambda channel, each: None)
+    found.find(data, 0, len(stream), lambda channel, other: None)
     return found.messages(data, 0, len(found))
 
 
@@ -197,7 +197,7 @@ def test_malformed_frames_are_one_error(
 def test_changed_bytes_are_messages_or_one_error(
     make: partial[Transfers], sent: tuple[list[tuple[bytes, bool]], list[bytes]], data: st.DataObject
 ) -> None:
-    stream = bytearray(b"".join(each for each, _ in sent[0]))
+    stream = bytearray(b"".join(encoded for encoded, _ in sent[0]))
     for _ in range(data.draw(st.integers(1, 5))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
     try:

@@ -33,7 +33,7 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
 
 @pytest.fixture
 def without_network(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners ask the emulator directly."""
+    """Planners query the emulator directly."""
     answer_without_network(emulator, monkeypatch)
 
 
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners ask for the list of partitions more often."""
+    """Planners list the hub's partitions more often."""
 
     def watcher(*given: Any, **settings: Any) -> HubWatcher:
         return HubWatcher(*given, **settings, schedule=PollSchedule(PollIntervals(listing=0.5)))

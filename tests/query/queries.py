@@ -31,7 +31,7 @@ Event = tuple[str, int]
 
 
 class Query:
-    """What Spark does with a planner: plans batches, logs them, has them read, and tells that they are finished.
+    """Spark's side of a planner: plans batches, logs them, has them read, and reports them finished.
 
     `logged` is the end of the last batch that was logged, `finished` of the last one that the sink has finished. `seen`
     are the events that were read.
@@ -52,7 +52,7 @@ class Query:
         self._stopped = False
 
     def plan(self, limit: int | None = None) -> StreamOffset | None:
-        """Ask for the next batch and log it; None if there is nothing new."""
+        """Request the next batch and log it; None if there is nothing new."""
         if self.planner.is_idle(self.finished):
             return None
         self.planner.finish(self.finished)
@@ -164,7 +164,7 @@ class Group:
         return self.snapshot().leases
 
     def wait_owned(self, *counts: int) -> None:
-        """Wait until the queries that were started last own so many partitions each."""
+        """Wait until the queries that were started last own `counts` partitions."""
         wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
 
     def order(self, *orders: Transition) -> None:
@@ -174,7 +174,7 @@ class Group:
             assert not refused
 
     def checkpoints(self) -> dict[str, int]:
-        """Where reading of each partition goes on, by the lease table."""
+        """Next sequence number of each partition, by the lease table."""
         return {p: lease.checkpoint.next if lease.checkpoint else -1 for p, lease in self.leases().items()}
 
     def everything(self) -> Counter[Event]:

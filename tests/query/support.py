@@ -57,7 +57,7 @@ def numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 class HeldLease:
-    """A lease table in which `me` holds partition 0, and the others of so many."""
+    """A lease table in which `me` owns all `partitions`."""
 
     def __init__(self, emulator: Emulator, path: Path, epoch: int, partitions: int = 1) -> None:
         self.path = path

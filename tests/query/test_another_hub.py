@@ -20,7 +20,7 @@ _TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00:00"
 
 
 def recreate(group: Group, events: int) -> None:
-    """Replace the hub by another one of its name, which has so many events in each partition."""
+    """Recreate the hub, with `events` events in each partition."""
     group.emulator.delete_hub(HUB)
     group.emulator.add_hub(HUB, PARTITIONS)
     group.append(events)
@@ -36,7 +36,7 @@ def five_read(group: Group, *, shared: bool = True) -> Query:
 
 
 def test_a_query_with_a_new_checkpoint_is_refused_by_the_table_of_the_old_hub(group: Group) -> None:
-    """In silence it would go on at the old positions, and leave the first events of each partition out."""
+    """It would silently resume at the old positions and skip the first events of each partition."""
     five_read(group).stop()
     recreate(group, 9)
     before = group.snapshot()
@@ -59,5 +59,5 @@ def test_a_running_query_ends_when_its_hub_is_recreated(group: Group, shared: bo
     with pytest.raises(DataLossError, match=message):
         wait_until(lambda: query.step() and False, "the query ends")
     query.stop()
-    with pytest.raises(DataLossError, match=r"\[EHB_HUB_RECREATED\] The checkpoint"):  # a restart says the same
+    with pytest.raises(DataLossError, match=r"\[EHB_HUB_RECREATED\] The checkpoint"):  # a restart fails in the same way
         group.query("a", query.finished, shared=shared)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("without_network")
 
 
 def test_a_restart_in_an_empty_first_batch_keeps_the_logged_lineage(group: Group) -> None:
-    """Spark asks for a new initial offset, and writers find the planner by the logged one."""
+    """Spark requests a new initial offset, and writers find the planner by the logged one."""
     query = group.query("a", StreamOffset("a", lineage="new"), StreamOffset("a", lineage="logged"))
     assert query.planner.address is not None
     assert query.planner.address.lineage == "logged"
@@ -52,7 +52,7 @@ def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monke
 def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else reads it, and the offset would say that it was read."""
+    """Nobody else reads it, and the offset would count it as read."""
     group.append(2)
     first = group.query("a", shared=False)
     end = first.batch()
@@ -85,7 +85,7 @@ def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     [([8], True, 1), ([300, 600, 1024], True, 3), ([0, 8], False, 1), ([300, 300, 1024], False, 2)],
 )
 def test_a_query_joins_as_long_as_partitions_come(owned: list[int], has_joined: bool, waits: int) -> None:
-    """After each wait it owns so many, and after the last one the group is balanced."""
+    """It owns `owned[n]` partitions after wait `n`, and after the last one the group is balanced."""
     waited: list[float] = []
 
     def wait_balanced(timeout: float, *, full_share: bool) -> bool:

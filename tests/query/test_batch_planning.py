@@ -17,8 +17,8 @@ from spark_ehbalance.query.tasks import EVENTS_PER_TASK
 from tests.raising import raises
 
 
-def held(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> OwnedLease:
-    """A partition with a checkpoint at which reading goes on at `next`."""
+def owned_lease(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> OwnedLease:
+    """An owned lease whose next sequence number is `next`."""
     return OwnedLease(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
 
 
@@ -45,7 +45,7 @@ def spans(inputs: PlanInputs) -> dict[str, tuple[int, int]]:
 
 def test_each_owned_partition_is_read_from_its_checkpoint_to_its_newest_event() -> None:
     states = {"0": events(0, 10), "1": events(0, 9), "not owned": events(0, 5)}
-    inputs = PlanInputs({"0": held(4, epoch=7), "1": held(9), "not known": held()}, states)
+    inputs = PlanInputs({"0": owned_lease(4, epoch=7), "1": owned_lease(9), "not known": owned_lease()}, states)
     assert planned(inputs) == BatchPlan({"0": Range("0", 7, 4, 10), "1": Range("1", 1, 9, 9)})
 
 
@@ -54,19 +54,19 @@ def test_finished_events_count_before_they_are_checkpointed_unless_under_an_earl
     checkpoint: int, epoch: int, start: int
 ) -> None:
     """Then another member has read on since, or an operator has set the position."""
-    inputs = PlanInputs({"0": held(checkpoint, epoch)}, {"0": events(0, 10)}, {"0": finished(6, epoch=2)})
+    inputs = PlanInputs({"0": owned_lease(checkpoint, epoch)}, {"0": events(0, 10)}, {"0": finished(6, epoch=2)})
     assert spans(inputs) == {"0": (start, 10)}
 
 
 def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
     """`Trigger.AvailableNow`."""
-    holdings = {"0": held(3), "1": held(5), "2": held(0), "3": held(4)}
+    holdings = {"0": owned_lease(3), "1": owned_lease(5), "2": owned_lease(0), "3": owned_lease(4)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
     assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0), "3": (4, 4)}
 
 
 def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None:
-    holdings = {"0": held(3), "1": held(3), "2": held(3)}
+    holdings = {"0": owned_lease(3), "1": owned_lease(3), "2": owned_lease(3)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), readable={"0": 3, "1": 5, "2": 99})
     assert spans(inputs) == {"0": (3, 3), "1": (3, 5), "2": (3, 10)}
     assert spans(replace(inputs, fixed_ends={"0": 4, "1": 4, "2": 4})) == {"0": (3, 3), "1": (3, 4), "2": (3, 4)}
@@ -74,8 +74,8 @@ def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None
         plan_batch(replace(inputs, states={"0": events(5, 10)}, refreshed=True))
 
 
-def test_what_is_left_out_is_said_with_why() -> None:
-    holdings = {p: held(3) for p in ("read", "done", "limit", "position", "state")}
+def test_omitted_partitions_are_reported_with_the_reason() -> None:
+    holdings = {p: owned_lease(3) for p in ("read", "done", "limit", "position", "state")}
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
     ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
     unknown = {"position": "position", "state": "state"}
@@ -83,11 +83,11 @@ def test_what_is_left_out_is_said_with_why() -> None:
     assert omitted_partitions(ranges, holdings, states, available_now=True) == unknown
 
 
-# --- when the hub is asked first -------------------------------------------------------------------------------
+# --- when the hub is polled first ------------------------------------------------------------------------------
 
 
 def test_newer_events_are_requested_after_a_batch() -> None:
-    inputs = PlanInputs({"0": held(1)}, {"0": events(0, 1)}, batch_ended=True)
+    inputs = PlanInputs({"0": owned_lease(1)}, {"0": events(0, 1)}, batch_ended=True)
     assert plan_batch(inputs) is Request.CATCH_UP
     assert spans(inputs.after(Request.CATCH_UP, {"0": events(0, 4)})) == {"0": (1, 4)}
     assert spans(replace(inputs, batch_ended=False)) == {"0": (1, 1)}, "not at every trigger"
@@ -106,13 +106,13 @@ def test_newer_events_are_requested_after_a_batch() -> None:
 def test_a_known_backlog_that_fills_a_batch_is_read_without_asking(
     backlog: int, limit: int | None, enough: bool
 ) -> None:
-    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 10 + backlog)}, limit=limit, batch_ended=True)
+    inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 10 + backlog)}, limit=limit, batch_ended=True)
     assert (plan_batch(inputs) is not Request.CATCH_UP) is enough
 
 
 def test_a_position_beyond_the_last_known_event_is_no_loss_until_the_hub_confirms_it() -> None:
-    """Another member has read events that this one has not heard of."""
-    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 0)}, batch_ended=True)
+    """Another member has read events that this one does not know yet."""
+    inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 0)}, batch_ended=True)
     assert plan_batch(inputs) is Request.REFRESH
     inputs = inputs.after(Request.REFRESH, {"0": events(0, 12)})
     assert plan_batch(inputs) is Request.CATCH_UP
@@ -122,7 +122,7 @@ def test_a_position_beyond_the_last_known_event_is_no_loss_until_the_hub_confirm
 @pytest.mark.parametrize("fails", [True, False])
 def test_each_request_is_made_at_most_once(fails: bool) -> None:
     requests, states = list[Request](), [{"0": events(20, 30)}, {"0": events(40, 50)}, {"0": events(60, 60)}]
-    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 10)}, fail_on_data_loss=False, batch_ended=True)
+    inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 10)}, fail_on_data_loss=False, batch_ended=True)
     while isinstance(plan := plan_batch(inputs), Request):
         requests.append(plan)
         inputs = inputs.after(plan, states.pop(0) if fails else {"0": events(0, 11)})
@@ -138,13 +138,13 @@ RECREATED = (events(0, 5), "the event hub was recreated, and its last event is 4
 @pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
 def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
     with raises(DataLossError, "EHB_EVENTS_LOST", partition="3", position=10, reason=why):
-        plan_batch(PlanInputs({"3": held(10)}, {"3": state}, refreshed=True))
+        plan_batch(PlanInputs({"3": owned_lease(10)}, {"3": state}, refreshed=True))
 
 
 @pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
 def test_without_fail_on_data_loss_lost_events_reset_the_position(state: PartitionState, why: str) -> None:
-    lost = replace(held(epoch=4), checkpoint=Position(9, "0-9-9"))
-    holdings = {"2": held(1, epoch=4), "3": lost}
+    lost = replace(owned_lease(epoch=4), checkpoint=Position(9, "0-9-9"))
+    holdings = {"2": owned_lease(1, epoch=4), "3": lost}
     inputs = PlanInputs(holdings, {"2": events(0, 2), "3": state}, fail_on_data_loss=False, refreshed=True)
     plan = planned(inputs)
     assert plan.ranges == {"2": Range("2", 4, 1, 2), "3": Range("3", 4, state.begin, state.end)}

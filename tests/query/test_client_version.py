@@ -74,7 +74,7 @@ def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
     emulator.add_hub(HUB, 1)
 
     def ready(client: Any) -> bool:
-        """As the client says when it has got a ValueError instead of the answer."""
+        """The client's result when it has got a ValueError instead of the answer."""
         return bool(client.auth_complete()) and client._client_ready() in (True, False)
 
     monkeypatch.setattr(AMQPClient, "client_ready", ready)

@@ -1,4 +1,4 @@
-"""Which columns a schema asks for."""
+"""Columns required by a schema."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 
 def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: CountedReceivers, looks: Looks) -> None:
-    """They tell at once that nothing of the range is left."""
+    """They prove at once that nothing of the range is left."""
     send(emulator, 5)
     emulator.compact(HUB, 0, 0, 20)
     assert read(options_of(emulator), 0, 20, worker) == []
@@ -151,7 +151,7 @@ def test_a_hub_that_stops_after_the_event_before_is_waited_for(
     assert {*looks.found} == {False}
 
 
-def test_where_no_event_is_left_at_all_the_error_says_what_helps(emulator: Emulator, worker: CountedReceivers) -> None:
+def test_range_without_events_fails_until_a_later_event_arrives(emulator: Emulator, worker: CountedReceivers) -> None:
     emulator.compact(HUB, 0, 0, 20)
     options = options_of(emulator, receiverTimeout="2 s")
     with raises(HubUnavailableError, "EHB_PARTITION_SILENT", reason=re.compile("at sequence number 19 of 19 to 19")):

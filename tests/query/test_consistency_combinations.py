@@ -181,8 +181,8 @@ class Past:
         self.at = {}
 
     def run(self, point: str | None = None, copied: str | None = None) -> None:
-        """Read what there is; the table hears of it, as a commit takes no longer than a batch. Or run to that point of
-        a batch; copies are made at the other one."""
+        """Read all events; the table records them, as a commit takes no longer than a batch. Or run to `point` of a
+        batch; copies are made at `copied`."""
         (process,) = self.query.running
         if point is not None:
             process.at_stage[point] = process.end
@@ -247,7 +247,7 @@ class Past:
 
     def _set(self, part: str, parts: Parts) -> None:
         if part == "checkpoint":
-            # One without a batch is one that was deleted: only what is left of its folder would tell that it was there.
+            # One without a batch was deleted: only remains of its folder would prove that it was there.
             before, chosen = self.offsets, parts if parts.checkpoint[1] else self._new()
             self.id, offsets, commits = chosen.checkpoint
             self.query.checkpoint = Checkpoint([*offsets], commits)
@@ -262,8 +262,8 @@ class Past:
     # --- what must be so -----------------------------------------------------------------------------------------
 
     def _heed_the_documentation(self) -> None:
-        """Begin a new sink where the documentation says so: the folder of a file sink belongs to one checkpoint, and a
-        sink that is newer than checkpoint and table has batch numbers that neither knows."""
+        """Begin a new sink where the documentation requires it: the folder of a file sink belongs to one checkpoint,
+        and a sink that is newer than checkpoint and table has batch numbers that neither knows."""
         checkpoint_at, table_at, sink_at = (self.at.get(part, inf) for part in ("checkpoint", "table", "sink"))
         another = self.kind == "file" and self.sink.writer not in ("", self.id)
         if another or sink_at > max(checkpoint_at, table_at):
@@ -271,7 +271,7 @@ class Past:
         self.sink.writer = self.id
 
     def _excuse(self) -> None:
-        """What somebody took away from the sink, although table or checkpoint say that it is read, no source brings."""
+        """No source restores rows removed from the sink if the table or checkpoint counts them as read."""
         leases = self.world.store.snapshot.leases.values()
         ends = {lease.partition: lease.checkpoint.next for lease in leases if lease.checkpoint}
         ranges = [span for end in self.offsets[: self.query.checkpoint.commits] for span in end.ranges.values()]

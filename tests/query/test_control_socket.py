@@ -156,7 +156,7 @@ def test_a_folder_that_others_can_use_is_refused_with_a_warning(
     made.close()
 
 
-def test_a_driver_does_not_talk_to_whoever_owns_the_folder_instead(planner: FakePlanner, folder: Path) -> None:
+def test_driver_sends_nothing_through_a_folder_open_to_others(planner: FakePlanner, folder: Path) -> None:
     planner.path.parent.chmod(0o755)
     assert send(PlannerAddress("ann"), {"leave": True}) is None
     assert planner.messages == []

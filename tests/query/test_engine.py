@@ -65,12 +65,12 @@ class OneQuery(One):
         return self.planned(self.request_batch(start, limit)).end
 
     def events_found(self, *found: bool | None) -> list[protocol.Output]:
-        """Whether the hub has the event before each position of partition 0; None: it does not say."""
+        """Whether the hub has the event before each position of partition 0; None: unknown."""
         answers = [{} if answer is None else {"0": answer} for answer in found]
         return self.notify(protocol.EventsFound(answers, self.hub))
 
     def read(self, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """What is read of the batch, whose ranges need no question."""
+        """The batch's ranges, if they need no lookup."""
         return self.ranges(self.notify(protocol.RangesRequested(end)))
 
     def ranges(self, outputs: list[protocol.Output]) -> list[tuple[str, int, int]]:
@@ -95,7 +95,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     assert one.engine.loads.events == 8
     assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(2))}
     one.notify(protocol.BatchFinished(replace(end)))
-    assert one.engine.loads.events == 8, "Spark says it with each request"
+    assert one.engine.loads.events == 8, "Spark repeats it with each request"
     one.hold(_0=6)
     later = one.batch(end)
     assert (spans(later), later.checkpoints) == ({"0": (5, 6)}, {"0": 0, "1": 0}), "before the table has the progress"
@@ -106,7 +106,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     assert one.engine.in_batch, "that is not the end of the later batch"
 
 
-def test_newer_events_are_asked_for_once_after_a_batch() -> None:
+def test_newer_events_are_requested_once_after_a_batch() -> None:
     one = OneQuery()
     assert one.request_batch() == [protocol.CatchUp()]
     planned = one.planned(one.notify(protocol.HubReported(one.hub)))
@@ -151,7 +151,7 @@ def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
 
 
 def test_a_sought_partition_is_read_to_the_end_of_its_batch_and_lost_only_if_another_member_takes_it_then() -> None:
-    """The former owner may not have read its range to the end. So it writes nothing of it, and says so."""
+    """The former owner may not have read its range to the end. So it writes nothing of it, and reports the loss."""
     one = OneQuery()
     one.hold(_0=5, _1=5)
     end = one.batch()
@@ -220,7 +220,7 @@ def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
             one.events_found(None)
 
 
-def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
+def test_partition_with_unknown_events_is_omitted() -> None:
     one, end = geo()
     for newest, known in (("0-9-9", 9), ("0-3-3", 4)):
         one.request_batch(end)
@@ -256,9 +256,9 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
     one.request_batch(end)
     logged = one.planned(one.events_found(True)).end
     one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
-    asked = protocol.FindEvents(({"0": Position(3, "0-3-3")}, {"0": Position(8, "0-9-9")}), {"0": 1})
+    lookup = protocol.FindEvents(({"0": Position(3, "0-3-3")}, {"0": Position(8, "0-9-9")}), {"0": 1})
     for lost in ((False, True), (True, False)):
-        assert one.notify(protocol.RangesRequested(logged)) == [asked]
+        assert one.notify(protocol.RangesRequested(logged)) == [lookup]
         with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
             one.events_found(*lost)
     one.notify(protocol.RangesRequested(logged))

@@ -1,4 +1,4 @@
-"""What Spark 4.0 and 4.1 tell in the order of their calls, against a model of Spark that may crash at every step."""
+"""Progress inferred from the order of Spark 4.0's and 4.1's calls, against a model of Spark that may crash anywhere."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnePartition:
 @dataclass
 class Spark:
     """The calls of a query to its planner, as was logged with Spark; see `NewestBatch`. Offsets and commits are logs
-    as Spark keeps them; `steps` says after which call the next crash comes."""
+    as Spark keeps them; `steps` yields the number of calls before the next crash."""
 
     passes_start: bool
     steps: Iterator[int]
@@ -94,7 +94,7 @@ class Spark:
             raise Crash
 
     def run(self, triggers: list[int]) -> None:
-        """Run a process of the query for these triggers, before each of which so many events come; or to its crash."""
+        """Run a process for these triggers, or to its crash; each is the number of events that arrive before it."""
         reader = StreamReader(OPTIONS)
         self.left = next(self.steps)
         try:
@@ -161,7 +161,7 @@ LAST = (10_000, [0] * 40)
 
 @settings(deadline=None, max_examples=30)
 @given(PROCESSES)
-def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[tuple[int, list[int]]]) -> None:
+def test_rows_do_not_depend_on_whether_spark_passes_the_start(processes: list[tuple[int, list[int]]]) -> None:
     for passes_start in (True, False):
         spark = simulate(passes_start, [*processes, LAST])
         assert spark.rows == list(range(spark.newest)), "every event once, in order"
@@ -200,14 +200,14 @@ def test_an_answer_is_given_again_until_its_batch_is_run() -> None:
 
 
 @pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])
-def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_available_now_wrapper_is_rejected(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
     planned = NewestBatch().after_answer({"o": 0}, {"o": 2})
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option=re.compile("triggerAvailableNowWrapper")):
         planned.after_partitions(*logged)
 
 
-def test_a_run_that_leaves_events_says_how_many(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """Spark 4.0 and 4.1 do not tell of Trigger.AvailableNow: they end the query after its first batch."""
+def test_run_that_leaves_events_logs_its_backlog(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Spark 4.0 and 4.1 do not report Trigger.AvailableNow: they end the query after its first batch."""
     group.append(10, partitions=2)
     reader = StreamReader(group.options(shared=False, startingPosition="earliest", maxEventsPerTrigger=6))
     end = reader.latestOffset()

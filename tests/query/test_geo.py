@@ -102,8 +102,8 @@ def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
     assert_lost(lambda: wait_until(query.plan, "the loss is noticed"))
 
 
-def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -> None:
-    """As after a promotion with loss and a seek back: the target holds it, and others are to come in its place."""
+def test_batch_details_reveal_an_event_the_hub_never_had(group: Group) -> None:
+    """As after a promotion with loss and a seek back: the target has it, and other events will take its place."""
     group.append(SENT, PARTITIONS)
     query = group.query()
     end = query.batch()
@@ -111,4 +111,4 @@ def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -
     assert names_event(query.planner.batch_details(end, event=("0", SENT - 2))["offset"])
     assert query.planner.batch_details(end, event=("0", SENT))["offset"] == ""
     group.append(1, PARTITIONS)
-    assert query.planner.batch_details(end, event=("0", SENT))["offset"], "the hub is asked anew"
+    assert query.planner.batch_details(end, event=("0", SENT))["offset"], "the hub is queried again"

@@ -18,7 +18,7 @@ from tests.query.queries import Group, Query
 from tests.query.support import HUB, skew_clock
 from tests.waiting import wait_until
 
-#: More than a query asks about at its start.
+#: More partitions than a query requests at its start.
 PARTITIONS = 60
 
 
@@ -36,10 +36,10 @@ def test_what_comes_after_the_first_start_is_read_and_nothing_else(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     skew_clock(monkeypatch, 60.0)
-    asked, latest_ends = list[HubWatcher](), HubWatcher.latest_ends
+    callers, latest_ends = list[HubWatcher](), HubWatcher.latest_ends
 
     def noted(watcher: HubWatcher, partitions: Iterable[str]) -> Mapping[str, Position]:
-        asked.append(watcher)
+        callers.append(watcher)
         return latest_ends(watcher, partitions)
 
     monkeypatch.setattr(HubWatcher, "latest_ends", noted)
@@ -52,6 +52,6 @@ def test_what_comes_after_the_first_start_is_read_and_nothing_else(
         group.append(1, PARTITIONS, first=1)
         first.stop()
         again = begun(group, first.finished, shared=shared)
-        assert len(asked) == 1, "only a first start asks about all partitions"
+        assert len(callers) == 1, "only a first start requests all partitions"
         wait_until(lambda: again.step() < 0 or len(first.seen + again.seen) >= PARTITIONS, "everything is read")
         assert Counter(first.seen + again.seen) == Counter((str(partition), 2) for partition in range(PARTITIONS))

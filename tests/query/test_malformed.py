@@ -1,4 +1,4 @@
-"""Events that cannot be read: the range fails, goes on with a row for each, or without, and always gets past them."""
+"""Unreadable events: the range fails, or continues with or without a row for each, and always gets past them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LAYOUTS = [".x.x.xx.", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
 def test_malformed_events_are_skipped(
     emulator: Emulator, layout: str, gap: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And each is told once, also beside a gap."""
+    """And each is logged once, also next to a gap."""
     fill(emulator, layout, NUMBERED["unknown type"])
     if gap:
         emulator.compact(HUB, 0, gap, gap + 1)
@@ -60,8 +60,8 @@ def test_malformed_events_are_skipped(
     sound = [number for number, kind in enumerate(layout) if kind == "." and not (gap and number == gap)]
     assert table["body"].to_pylist() == [b"%d" % number for number in sound]
     assert table["sequenceNumber"].to_pylist() == sound
-    told = [record.args for record in caplog.records if "Skipped malformed events" in record.getMessage()]
-    assert sum(args[1] for args in told if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
+    logged = [record.args for record in caplog.records if "Skipped malformed events" in record.getMessage()]
+    assert sum(args[1] for args in logged if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

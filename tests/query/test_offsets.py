@@ -1,4 +1,4 @@
-"""Spark offsets: what is written is read again, as the same text, and what is not ours is refused."""
+"""Spark offsets: written ones are read back as the same text, and foreign ones are rejected."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ NO_OPTION = {
 #: Options for queries with a lease table.
 NEED_A_TABLE = [name for name, spec in OPTIONS.items() if spec.only == OPTIONS["ownerId"].only and name != "strategy"]
 
-#: What is set, and what the error says.
+#: Options, and parts of the error message.
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
     # the way in
     ({}, ["connectionString", "fullyQualifiedNamespace", "EHB_OPTION_REQUIRED"]),
@@ -142,11 +142,11 @@ REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("raw", "said", "batch"), [(*case, False) for case in REFUSED] + [(*case, True) for case in REFUSED_BATCHES]
+    ("raw", "expected", "batch"), [(*case, False) for case in REFUSED] + [(*case, True) for case in REFUSED_BATCHES]
 )
-def test_what_is_refused(raw: dict[str, str], said: list[str], batch: bool) -> None:
+def test_what_is_refused(raw: dict[str, str], expected: list[str], batch: bool) -> None:
     message = refusal(raw, batch=batch)
-    assert [text for text in said if text not in message] == []
+    assert [text for text in expected if text not in message] == []
 
 
 def test_a_connection_by_key_and_one_by_identity() -> None:
@@ -182,7 +182,7 @@ def test_messages_write_options_as_they_are_declared(name: str, value: str) -> N
     assert name.lower() not in str(refused.value).replace(name, "")
 
 
-def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
+def test_options_decide_between_stream_and_batch() -> None:
     check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
     check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
     check_options(KEYED | {"checkpointLocation": "/c"})  # where a stream is written is known only later
@@ -301,11 +301,11 @@ TABLES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "write_table
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(name: str) -> None:
+def test_option_has_a_meaning_and_its_documented_default(name: str) -> None:
     kind, field, spec = DECLARED[name]
     assert spec.meaning
     documented = re.fullmatch(r"`([^`]+)`", spec.default.removeprefix("stream ").partition(",")[0])
-    if documented and documented[1] not in OPTIONS:  # a default may also be that of another option
+    if documented and documented[1] not in OPTIONS:  # a default may also be another option's
         assert spec.parse(documented[1]) == getattr(kind, field)
     else:
         assert getattr(kind, field) is None

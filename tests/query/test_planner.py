@@ -1,4 +1,4 @@
-"""A query's planner: idle answers, control messages, and what a sink asks. With the emulator without its network."""
+"""A query's planner: idle answers, control messages and a sink's requests. With the emulator without its network."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def test_a_control_message_of_another_batch_or_form_changes_nothing(group: Group
     assert max(group.checkpoints().values()) <= 5, "none of it counts"
 
 
-def test_the_driver_says_how_many_tasks_run_at_the_same_time(group: Group) -> None:
+def test_planner_keeps_the_last_valid_core_count(group: Group) -> None:
     query = group.query()
-    for said, known in ((None, None), (6, 6), (0, 6), ("8", 6), (True, 6), (2, 2)):
-        query.planner.handle(message(query.finished) | {"cores": said})
+    for reported, known in ((None, None), (6, 6), (0, 6), ("8", 6), (True, 6), (2, 2)):
+        query.planner.handle(message(query.finished) | {"cores": reported})
         assert query.planner.cores == known
 
 
-def test_a_query_leaves_when_the_driver_says_so(group: Group) -> None:
+def test_query_leaves_on_the_drivers_request(group: Group) -> None:
     query = group.query()
     wait_until(lambda: query.planner.handle(message(query.finished, leave=True)), "it has given everything back")
     assert {lease.owner for lease in group.leases().values()} == {None}
@@ -129,17 +129,17 @@ def test_a_planner_knows_another_of_its_query(group: Group) -> None:
     a, b = group.query("a").planner, group.query("b").planner
     own, other = (planner.address or PlannerAddress("") for planner in (a, b))
 
-    def ask(query: str, asker: PlannerAddress, table: str = group_name(str(group.table))) -> object:
-        return a.handle({"query": query, "planner": list(asker), "group": table})
+    def report(query: str, source: PlannerAddress, table: str = group_name(str(group.table))) -> object:
+        return a.handle({"query": query, "planner": list(source), "group": table})
 
-    assert ask("query 1", other) is False, "it does not know its query yet"
-    assert ask("query 1", own) is False
-    assert ask("query 1", other) is True
-    assert ask("query 2", other) is False, "another query of the session"
-    assert ask("query 1", other, "another lease table") is False
+    assert report("query 1", other) is False, "it does not know its query yet"
+    assert report("query 1", own) is False
+    assert report("query 1", other) is True
+    assert report("query 2", other) is False, "another query of the session"
+    assert report("query 1", other, "another lease table") is False
 
 
-# --- what a sink asks ------------------------------------------------------------------------------------------
+# --- a sink's requests -----------------------------------------------------------------------------------------
 
 
 def request_details(query: Query, end: StreamOffset, **more: object) -> dict[str, Any]:
@@ -148,9 +148,7 @@ def request_details(query: Query, end: StreamOffset, **more: object) -> dict[str
     return answer
 
 
-def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(
-    group: Group, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batch_details_contain_ranges_and_lost_partitions(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     a, initial = group.query(), StreamOffset("a", {}, lineage="one")
     assert request_details(a, initial, lost=True)["ranges"] == {}, "Spark runs batch 0 also without data"
     group.append(10)

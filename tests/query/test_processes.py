@@ -30,5 +30,5 @@ def test_owner_ids_are_unique_and_valid() -> None:
         (None, None),
     ],
 )
-def test_a_local_master_tells_how_many_tasks_run_at_the_same_time(master: str | None, cores: int | None) -> None:
+def test_local_master_gives_the_number_of_concurrent_tasks(master: str | None, cores: int | None) -> None:
     assert local_cores(master) == cores

@@ -80,8 +80,8 @@ def read(
     then: Callable[[], object] | None = None,
     ends: RangeEnd = RangeEnd.COMPLETE,
 ) -> list[int]:
-    """The sequence numbers that are read until the range ends as `ends` says; `then` is done when the first ones have
-    come."""
+    """The sequence numbers read until the range ends with `ends`; `then` is called when the first ones have
+    arrived."""
     got: list[int] = []
     wanted = Range("0", epoch, start, end, since_ms)
 
@@ -177,9 +177,7 @@ def test_gaps_are_normal_in_a_compacted_hub(
     assert "do not exist" not in caplog.text
 
 
-def test_a_gap_is_found_again_if_the_hub_is_away_when_it_is_asked(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gap_is_found_again_if_its_lookup_fails(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.compact(HUB, 0, 0, 5)
     receive, away = Receiver.receive, [refused]
 
@@ -245,7 +243,7 @@ def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
 # --- leases and other readers ----------------------------------------------------------------------------------
 
 
-class Held(HeldLease):
+class LeasedPartition(HeldLease):
     """And how its tasks read."""
 
     def __init__(self, emulator: Emulator, path: Path, rival: Callable[..., Receiver]) -> None:
@@ -266,7 +264,7 @@ class Held(HeldLease):
         return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then, ends=ends)
 
     def silent_after(self, then: Callable[[], object] = lambda: None, since_ms: int = 0) -> list[int]:
-        """What is read of a partition that stops to deliver after its first events; `then` is done at that moment."""
+        """Sequence numbers read until delivery stops, after the first events; `then` is called at that moment."""
 
         def fall_silent() -> None:
             self.emulator.pause(HUB, 0)
@@ -291,124 +289,130 @@ class Held(HeldLease):
 
 
 @pytest.fixture
-def held(emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]) -> Held:
-    return Held(emulator, tmp_path / "leases", rival)
+def partition(emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]) -> LeasedPartition:
+    return LeasedPartition(emulator, tmp_path / "leases", rival)
 
 
-def test_a_lost_lease_ends_the_range_early_without_an_error(held: Held) -> None:
-    got = held.read(then=held.take, ends=RangeEnd.LEASE_LOST)
+def test_a_lost_lease_ends_the_range_early_without_an_error(partition: LeasedPartition) -> None:
+    got = partition.read(then=partition.take, ends=RangeEnd.LEASE_LOST)
     assert 0 < len(got) < EVENTS
     assert got == list(range(len(got)))
-    assert held.read(ends=RangeEnd.LEASE_LOST) == [], "another attempt"
+    assert partition.read(ends=RangeEnd.LEASE_LOST) == [], "another attempt"
 
 
 #: What happens while a range is read, and neither ends it nor fails its batch.
-HARMLESS: Mapping[str, Callable[[Held], object]] = {
+HARMLESS: Mapping[str, Callable[[LeasedPartition], object]] = {
     "the lease is lost, and the new owner does not read yet": HeldLease.claim,
-    "a seek": Held.seek,
-    "another attempt of the task, or another worker's kept receiver": lambda held: held.rival(5),
+    "a seek": LeasedPartition.seek,
+    "another attempt of the task, or another worker's kept receiver": lambda partition: partition.rival(5),
 }
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_the_range_is_read_to_its_end(held: Held, what: str) -> None:
-    assert held.read(since_ms=9, then=lambda: HARMLESS[what](held)) == list(range(EVENTS))
+def test_the_range_is_read_to_its_end(partition: LeasedPartition, what: str) -> None:
+    assert partition.read(since_ms=9, then=lambda: HARMLESS[what](partition)) == list(range(EVENTS))
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(held: Held, silent: bool) -> None:
+def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
+    partition: LeasedPartition, silent: bool
+) -> None:
     """That process runs the batch again, and a sink that had this one, cut short, for the whole batch would skip it."""
-    read, take = (held.silent_after, held.claim) if silent else (held.read, held.take)
+    read, take = (partition.silent_after, partition.claim) if silent else (partition.read, partition.take)
     with raises(FencedError, "EHB_FENCED", owner="me"):
         read(since_ms=9, then=lambda: take("me"))
-    assert held.lease.stalled == 0
+    assert partition.lease.stalled == 0
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
 def test_a_reader_outside_the_group_fails_the_batch(
-    held: Held, while_reading: bool, monkeypatch: pytest.MonkeyPatch, opened: list[int]
+    partition: LeasedPartition, while_reading: bool, monkeypatch: pytest.MonkeyPatch, opened: list[int]
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
     if not while_reading:
-        held.rival(77)
+        partition.rival(77)
     with raises(ForeignReaderError, "EHB_FOREIGN_READER", partition="0", level=77, own_level=5):
-        held.read(then=(lambda: held.rival(77)) if while_reading else None)
+        partition.read(then=(lambda: partition.rival(77)) if while_reading else None)
     assert len(opened) > 2, "it has waited for the other one to go"
-    assert held.lease.owner == "me"
+    assert partition.lease.owner == "me"
 
 
-def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(held: Held, opened: list[int]) -> None:
-    former = held.rival(4)
+def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
+    partition: LeasedPartition, opened: list[int]
+) -> None:
+    former = partition.rival(4)
     with raises(ForeignReaderError, "EHB_FOREIGN_READER", level=4, own_level=5):
-        held.read(100, level=None, minPartitions=2, receiverTimeout="2 s")
+        partition.read(100, level=None, minPartitions=2, receiverTimeout="2 s")
     opened.clear()
     leaving = threading.Thread(target=lambda: (wait_until(lambda: len(opened) > 1, "it tries again"), former.close()))
     leaving.start()
-    assert held.read(500, level=None, minPartitions=2) == list(range(500))
+    assert partition.read(500, level=None, minPartitions=2) == list(range(500))
     leaving.join()
 
 
-def test_a_disconnect_while_the_table_stays_away_fails_the_batch(held: Held) -> None:
-    held.away()
-    held.rival(77)
+def test_a_disconnect_while_the_table_stays_away_fails_the_batch(partition: LeasedPartition) -> None:
+    partition.away()
+    partition.rival(77)
     with pytest.raises(StoreUnavailableError):
-        held.read(100, receiverTimeout="1 s")
+        partition.read(100, receiverTimeout="1 s")
 
 
 def test_an_outage_of_the_table_is_waited_for_when_the_partition_was_taken(
-    held: Held, caplog: pytest.LogCaptureFixture
+    partition: LeasedPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     def take() -> None:
-        held.take()
-        held.away()
+        partition.take()
+        partition.away()
 
     def return_table() -> None:
         wait_until(lambda: "waiting for the lease table" in caplog.text, "the reader has tried")
-        held.path.with_name("away").rename(held.path)
+        partition.path.with_name("away").rename(partition.path)
 
     returning = threading.Thread(target=return_table)
     returning.start()
-    held.read(then=take, ends=RangeEnd.LEASE_LOST)
+    partition.read(then=take, ends=RangeEnd.LEASE_LOST)
     returning.join()
 
 
 # --- a partition that is silent ----------------------------------------------------------------------------------
 
 
-def test_a_silent_partition_releases_its_lease_and_ends_the_range(held: Held, caplog: pytest.LogCaptureFixture) -> None:
-    got = held.silent_after()
+def test_a_silent_partition_releases_its_lease_and_ends_the_range(
+    partition: LeasedPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    got = partition.silent_after()
     assert got == list(range(len(got)))
     assert 0 < len(got) < EVENTS
-    released = held.lease
+    released = partition.lease
     assert (released.owner, released.epoch, released.stalled) == (None, 6, 1)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     for text in ("partition 0: stalled", f"at sequence number {len(got)} of ", "docs/operations.md"):
         assert text in warning
-    (recorded,) = held.table.history()
+    (recorded,) = partition.table.history()
     assert (recorded.event, recorded.owner_before, recorded.owner, recorded.by) == ("Stall", "me", None, "me")
-    assert held.read(ends=RangeEnd.LEASE_LOST, receiverTimeout="1 s") == [], "another attempt"
-    assert held.lease.stalled == 1, "it counts once"
+    assert partition.read(ends=RangeEnd.LEASE_LOST, receiverTimeout="1 s") == [], "another attempt"
+    assert partition.lease.stalled == 1, "it counts once"
 
 
-def test_a_lease_that_was_released_meanwhile_stalls_too(held: Held) -> None:
+def test_a_lease_that_was_released_meanwhile_stalls_too(partition: LeasedPartition) -> None:
     """Its batch's checkpoint would be accepted."""
-    held.silent_after(held.release)
-    assert (held.lease.owner, held.lease.epoch, held.lease.stalled) == (None, 6, 1)
+    partition.silent_after(partition.release)
+    assert (partition.lease.owner, partition.lease.epoch, partition.lease.stalled) == (None, 6, 1)
 
 
-def test_a_silent_partition_fails_the_batch_if_the_table_cannot_be_written(held: Held) -> None:
+def test_a_silent_partition_fails_the_batch_if_the_table_cannot_be_written(partition: LeasedPartition) -> None:
     with silent("at sequence number"):
-        held.silent_after(held.away)
+        partition.silent_after(partition.away)
 
 
-def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(held: Held) -> None:
+def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(partition: LeasedPartition) -> None:
     def away() -> None:
-        held.emulator.refuse_connections()
-        held.emulator.drop_connections()
+        partition.emulator.refuse_connections()
+        partition.emulator.drop_connections()
 
     with silent("no connection"):
-        held.read(then=away, receiverTimeout="1 s")
-    assert (held.lease.owner, held.lease.stalled) == ("me", 0)
+        partition.read(then=away, receiverTimeout="1 s")
+    assert (partition.lease.owner, partition.lease.stalled) == ("me", 0)
 
 
 def test_a_store_without_epochs_records_no_stall(emulator: Emulator) -> None:

@@ -1,4 +1,4 @@
-"""What is read again of the batches of a query's earlier processes."""
+"""Replay of batches of a query's earlier processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.replay import EarlierBatches, Logged, plan_replay, recover
-from tests.query.test_batch_planning import held
+from tests.query.test_batch_planning import owned_lease
 
 
 def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
     logged = {"0": Range("0", 1, 5, 10), "1": Range("1", 1, 0, 3, since_ms=7)}
-    holdings = {"0": held(5, epoch=2), "1": held(0, epoch=4, since_ms=7), "2": held(0)}
-    assert plan_replay(logged, {"0": held(5, epoch=3)}) == {}, "it is not known since when"
+    holdings = {"0": owned_lease(5, epoch=2), "1": owned_lease(0, epoch=4, since_ms=7), "2": owned_lease(0)}
+    assert plan_replay(logged, {"0": owned_lease(5, epoch=3)}) == {}, "it is not known since when"
     assert plan_replay(logged, holdings) == {"0": Range("0", 2, 5, 10), "1": Range("1", 4, 0, 3, since_ms=7)}
 
 
@@ -27,12 +27,12 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
     ("holdings", "why"),
     [
         ({}, "another member has it"),
-        ({"0": held(10, epoch=3)}, "another member has finished it"),
-        ({"0": held(7, epoch=3)}, "another member has finished a part"),
-        ({"0": held(2, epoch=3)}, "an operator has set the position back"),
-        ({"0": held(5, epoch=3)}, "another member may have had it, and the batch may have been cut short then"),
-        ({"0": held(5, epoch=3, since_ms=8)}, "another member has had it"),
-        ({"0": held(5, epoch=3, since_ms=6)}, "another member has had it, and this machine's clock is slow"),
+        ({"0": owned_lease(10, epoch=3)}, "another member has finished it"),
+        ({"0": owned_lease(7, epoch=3)}, "another member has finished a part"),
+        ({"0": owned_lease(2, epoch=3)}, "an operator has set the position back"),
+        ({"0": owned_lease(5, epoch=3)}, "another member may have had it, and the batch may have been cut short then"),
+        ({"0": owned_lease(5, epoch=3, since_ms=8)}, "another member has had it"),
+        ({"0": owned_lease(5, epoch=3, since_ms=6)}, "another member has had it, and this machine's clock is slow"),
     ],
 )
 def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, OwnedLease], why: str) -> None:
@@ -41,17 +41,19 @@ def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, OwnedL
 
 @pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
 def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(next: int) -> None:
-    holdings = {"0": held(next, epoch=4, since_ms=7, sought=3)}
+    holdings = {"0": owned_lease(next, epoch=4, since_ms=7, sought=3)}
     logged = {"0": Range("0", 2, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings) == {"0": Range("0", 4, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings, finished=True) == {}, "the table knows that"
-    assert plan_replay(logged, {"0": held(next, epoch=4, since_ms=8, sought=3)}) == {}, "another member has had it"
+    assert plan_replay(logged, {"0": owned_lease(next, epoch=4, since_ms=8, sought=3)}) == {}, (
+        "another member has had it"
+    )
     later = {"0": Range("0", 3, 5, 10, since_ms=7)}
     assert bool(plan_replay(later, holdings)) is (next == 5), "it was logged after the seek"
 
 
 def test_what_earlier_processes_have_left_decides_whether_a_batch_is_run_again() -> None:
-    holdings = {"0": held(9, epoch=4, since_ms=7, sought=3)}
+    holdings = {"0": owned_lease(9, epoch=4, since_ms=7, sought=3)}
     logged = StreamOffset("a", {"0": Range("0", 2, 5, 10, since_ms=7)}, batch=3)
     assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
     assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"

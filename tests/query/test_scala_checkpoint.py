@@ -1,4 +1,4 @@
-"""Where a query of the Scala connector goes on, read from folders in its format."""
+"""Start positions taken from checkpoints of the Scala connector."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
     assert "batch 1 is finished, and offsets/1 is missing" in refusal(folder)
 
 
-def test_a_folder_of_something_else_is_told_apart(tmp_path: Path) -> None:
+def test_other_checkpoints_are_not_mistaken_for_scala_ones(tmp_path: Path) -> None:
     for name, line, is_scala in (
         ("rate", "17", False),
         ("files", '{"logOffset":3}', False),

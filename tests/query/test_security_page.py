@@ -1,4 +1,4 @@
-"""What docs/security.md says of where data is, and who listens."""
+"""Data locations and listeners listed in docs/security.md."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_query_does_not_start_without_its_consumer_group(emulator: Emulator, t
         assert not group.table.exists(), "no lease table was created"
 
 
-def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_path: Path) -> None:
+def test_running_query_fails_if_its_hub_is_deleted(emulator: Emulator, tmp_path: Path) -> None:
     """Although it may wait for an hour for a hub that does not answer."""
     with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
         query = group.query(receiverTimeout="1 h")
@@ -154,16 +154,16 @@ def test_questions_wait_for_a_busy_server_and_count_until_it_is_an_error(
 ) -> None:
     name = hub.connection.hub_name
     before = BUSY.count(name)
-    with HubMetadata(hub.connection, GROUP) as asked:
+    with HubMetadata(hub.connection, GROUP) as metadata_client:
         emulator.server_busy(count=2)
-        assert asked.partition_ids() == ("0", "1")
+        assert metadata_client.partition_ids() == ("0", "1")
         emulator.server_busy(count=1)
-        assert asked.partition_states(["0", "1"])["0"].end == 10
+        assert metadata_client.partition_states(["0", "1"])["0"].end == 10
         assert BUSY.count(name) - before == 3
         monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 1.0)
         emulator.server_busy(seconds=60)
         with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", what=re.compile("is too busy")):
-            asked.partition_ids()
+            metadata_client.partition_ids()
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: Co
         leaving.join()
 
 
-def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(emulator: Emulator) -> None:
+def test_pending_batch_is_served_while_all_partitions_are_refreshed(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 40)
     connection = hub_options(emulator).connection
     schedule = PollSchedule(most_requests=10)

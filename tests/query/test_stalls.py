@@ -88,22 +88,24 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
         emulator.pause(HUB, 0)
         group.append(20, PARTITIONS)
 
-        def seen() -> Counter[Event]:
+        def read_events() -> Counter[Event]:
             """All that was read, after another batch."""
             for query in queries:
                 query.step()
             return Counter(event for query in queries for event in query.seen)
 
-        wait_until(lambda: seen() and group.leases()["0"].stalled == 1, "it has stalled")
+        wait_until(lambda: read_events() and group.leases()["0"].stalled == 1, "it has stalled")
         group.append(20, PARTITIONS, first=1)
         wait_until(
-            lambda: seen().total() >= 120 and group.leases()["0"].owner, "the others are read; it is owned again"
+            lambda: read_events().total() >= 120 and group.leases()["0"].owner, "the others are read; it is owned again"
         )
-        assert not [event for event in seen() if event[0] == "0"]
+        assert not [event for event in read_events() if event[0] == "0"]
         assert group.leases()["0"].stalled == 1, "it is not planned"
 
         emulator.resume(HUB, 0)
-        wait_until(lambda: seen() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over")
+        wait_until(
+            lambda: read_events() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over"
+        )
 
 
 @pytest.mark.parametrize("silent", [False, True])

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """What two queries have logged, of which one joins the other, and goes on alone; and one that draws numbers."""
+    """The logs of two queries of which one joins the other and continues alone, and of one that draws numbers."""
     with ExitStack() as stack, recorded() as lines:
         emulator = stack.enter_context(Emulator())
         answer_without_network(emulator, stack.enter_context(pytest.MonkeyPatch.context()))

@@ -1,4 +1,4 @@
-"""Planners that ask the emulator without a connection, for tests of what they do with its answers: a connection takes
+"""Planners that query the emulator without a connection, for tests of how they use its answers: a connection takes
 most of the time that a query needs to start."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ALLOWED: Any = SimpleNamespace(allow=lambda hub: True)
 
 
 def answer_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
-    """From now on the planners of this process ask `emulator` directly, without a limit; consumer groups are not
+    """From now on the planners of this process query `emulator` directly, without a limit; consumer groups are not
     checked."""
 
     def request(requests: Sequence[ManagementRequest], *_: object) -> list[dict[bytes, Any]]:
@@ -46,8 +46,8 @@ def answer_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> Non
 
 
 def _answer(emulator: Emulator, question: dict[str, str]) -> dict[bytes, Any]:
-    asked = Sections([], {"operation": "READ", **question}, None)
-    response = answer(asked, emulator._broker, _ALLOWED)
+    request_sections = Sections([], {"operation": "READ", **question}, None)
+    response = answer(request_sections, emulator._broker, _ALLOWED)
     if response.status != 200:
         raise AmqpError(response.condition or "", response.description)
     return {name.encode(): _decoded(value) for name, value in response.value.items()}

@@ -249,7 +249,7 @@ def test_missing_hub_or_refused_token_is_final_twice_in_a_row(
 
 
 def to_partition(connection: str, timeout: str) -> SendResult:
-    """Sends a row that names its partition, for which the hub is asked about its partitions first."""
+    """Sends a row that names its partition; the sender first requests the hub's partitions."""
     row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
     given = {"connectionString": connection, "sendTimeout": timeout}
     return WriteTask(write_options(given), Columns(0, partition=1), LinkPool()).write([row])
