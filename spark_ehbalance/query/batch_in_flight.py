@@ -36,8 +36,8 @@ class BatchInFlight:
         return progress_of({p: range_ for p, range_ in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """The `read` partitions that were taken or stalled since, and a warning for each whose events are not read
-        again."""
+        """The `read` partitions that were taken or stalled since, and a warning for each whose events will not be
+        read again."""
         lost = [
             range_
             for range_ in self.read.values()

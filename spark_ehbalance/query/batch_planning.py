@@ -36,8 +36,8 @@ class Request(enum.Enum):
 class PlanInputs:
     """The inputs of a batch plan.
 
-    `progress` is the sink's, which may be ahead of the checkpoints in `owned`. `fixed_ends` are the
-    sequence numbers at which reading ends for good (`Trigger.AvailableNow`), `limit` the largest number of events.
+    `progress` is the sink's, which may be ahead of the checkpoints in `owned`. `fixed_ends` are the final ends of
+    reading (`Trigger.AvailableNow`), `limit` is the maximum number of events.
     """
 
     owned: Mapping[str, OwnedLease]

@@ -79,8 +79,8 @@ def replayable(
     states: Mapping[str, PartitionState],
     sought: Callable[[str], bool],
 ) -> dict[str, Range]:
-    """`replay` without the partitions that were `sought` since and do not have the events before their `bounds` any
-    more: the next batch reads them. Raises `DataLossError` for any other of these."""
+    """`replay` without the partitions that were `sought` since and no longer have the events before their `bounds`: the
+    next batch reads them. Raises `DataLossError` if other partitions lack these events."""
     gone = set[str]()
     for positions, answer in zip(bounds(replay), found, strict=True):
         known = known_events(positions, answer, states)
@@ -100,12 +100,12 @@ def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[
 
 
 def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offsets: Mapping[str, str]) -> BatchPlan:
-    """The plan with the `offsets` that were found of its `unnamed_ends`."""
+    """The plan with the `offsets` found for its `unnamed_ends`."""
     named = {p: offset for p, offset in offsets.items() if names_event(offset)}
     if missing := sorted(unnamed_ends(plan, states).keys() - named.keys(), key=partition_order):
         _LOG.warning(
-            "partitions %s: the offsets of the last events of the next batch were not found: a promotion of the "
-            "event hub that takes these events away would not be noticed",
+            "the offsets of the next batch's last events were not found, so a promotion of the event hub that loses "
+            "these events would not be detected partitions=%s",
             ", ".join(missing),
         )
     ranges = {p: replace(range_, end_offset=named.get(p, range_.end_offset)) for p, range_ in plan.ranges.items()}

@@ -1,6 +1,4 @@
-"""Where reading of an event hub continues, by partition, from what lease tables, containers and checkpoints contain.
-Pure.
-"""
+"""The next positions by partition, from lease tables, the Azure SDKs' containers and Spark's checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from spark_ehbalance.settings.secrets import redacted
 Logs = Sequence[Sequence[LoggedBatch]]
 
 
-#: What a query without a lease table has read with.
+#: Stands for the lease table of a query without one.
 _NO_TABLE = "none"
 
 
@@ -73,8 +71,8 @@ def lease_table_positions(found: Snapshot) -> Positions:
 
 
 def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
-    """The checkpoints in a container of the Azure SDKs, from its `blobs` by name, of the group `wanted`, spelled as in
-    their names; None: there is one. Raises `OptionError`."""
+    """The checkpoints of the group `wanted` in a container of the Azure SDKs, from its `blobs` by name; None: the only
+    group. Raises `OptionError`."""
     parts = [(name.split("/"), metadata) for name, metadata in blobs.items()]
     groups: dict[str, dict[str, dict[str, Metadata]]] = {}
     for (*group, kind, partition), metadata in (part for part in parts if len(part[0]) == 5):
@@ -95,9 +93,9 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
 
 
 def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:
-    """The positions of a group in its queries' `checkpoints`, by location, of the hub `wanted`; None: there is one.
+    """The positions of a group in the hub `wanted` (None: the only one), from its queries' `checkpoints` by location.
 
-    For each partition the latest epoch counts: later events under an earlier one belong to a batch that was cut short.
+    The latest epoch of each partition counts: later events of an earlier epoch belong to a batch that was cut short.
     Raises `OptionError`.
     """
     names = {hub.name for logs in checkpoints.values() for log in logs if (hub := log[-1].end.hub) is not None}
@@ -122,10 +120,10 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
 
 
 def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[EpochPosition, int]]:
-    """By partition, where reading continues without losing an event, and where the last batch ends.
+    """By partition, the position that loses no event, and the end of the last batch.
 
-    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table knows, so a
-    shared partition continues where its last batch began, or at the checkpoint that the table had then.
+    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table records
+    that, so a shared partition continues where its last batch began, or at its checkpoint at that time.
     """
     found: dict[str, tuple[EpochPosition, int]] = {}
     for batch in log:
@@ -133,8 +131,8 @@ def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[Ep
         for partition, range_ in batch.end.ranges.items():
             start = range_.start if shared or not batch.finished else range_.end
             found[partition] = EpochPosition(range_.epoch, known.get(partition, start)), range_.end
-        for partition, held in batch.end.other_positions.items():
-            found[partition] = EpochPosition(held.epoch, known.get(partition, held.next)), held.next
+        for partition, position in batch.end.other_positions.items():
+            found[partition] = EpochPosition(position.epoch, known.get(partition, position.next)), position.next
     return found
 
 

@@ -1,4 +1,4 @@
-"""Where a query's progress is stored, and what its offsets therefore name: two policies. Pure."""
+"""Two policies for where a query's progress is stored, and therefore what its offsets contain. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTableProgress:
-    """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
+    """The lease table at `location` stores the progress, so that an offset contains only the ranges of its batch.
 
     `query` is an offset with owner, group, event hub, lineage and run.
     """
@@ -33,8 +33,8 @@ class LeaseTableProgress:
     location: str
 
     def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
-        """What the batch after `start` names if it could read `ranges` (one for each owned partition, with or without
-        events). Empty if that is not worth a batch."""
+        """The ranges that the offset of the batch after `start` contains, given `ranges` of all owned partitions, with
+        or without events. Empty if they do not justify a batch."""
         return {partition: range_ for partition, range_ in ranges.items() if len(range_)}
 
     def batch_end(
@@ -47,9 +47,8 @@ class LeaseTableProgress:
         checkpoints: Mapping[str, int],
         lapsed: Mapping[str, Progress],
     ) -> StreamOffset:
-        """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. The
-        `checkpoints` are where the `table` has reading continue. Of partitions whose leases have `lapsed`, progress
-        waits to be committed."""
+        """The end of the batch of `named` after `start`; only its `reserved` partitions are still owned. `checkpoints`
+        are the next sequence numbers in the `table`, `lapsed` is uncommitted progress under lapsed leases."""
         read = {partition: range_ for partition, range_ in named.items() if partition in reserved}
         positions = {p: EpochPosition(progress.epoch, progress.position.next) for p, progress in lapsed.items()}
         positions |= {p: EpochPosition(range_.epoch, range_.start) for p, range_ in ranges.items()}
@@ -68,7 +67,7 @@ class LeaseTableProgress:
         )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
-        """The end of a batch without events after `start`: `start`, unless it does not name the `table`."""
+        """The end of a batch without events after `start`: `start`, unless it lacks the `table`."""
         used = self._table(table)
         return start if used == start.table else replace(self.query, table=used, batch=start.batch + 1)
 
@@ -78,8 +77,8 @@ class LeaseTableProgress:
 
 @dataclass(frozen=True, slots=True)
 class OffsetProgress:
-    """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
-    as in `LeaseTableProgress`.
+    """Without a lease table the offset alone stores the progress, so that it contains every partition ever read.
+    Methods as in `LeaseTableProgress`.
 
     `query` is an offset with owner, event hub, lineage and run.
     """
@@ -112,7 +111,7 @@ class OffsetProgress:
             p: Range(p, range_.epoch, range_.end, range_.end, 0, range_.end_offset, range_.end_offset)
             for p, range_ in start.ranges.items()
         }
-        # A partition's first range is worth a batch without events: it stores where reading starts.
+        # A partition's first range justifies a batch without events: it stores where reading starts.
         worth_a_batch = any(len(range_) or p not in unmoved for p, range_ in ranges.items())
         return {**unmoved, **ranges} if worth_a_batch else {}
 

@@ -1,4 +1,4 @@
-"""The lease under which a task reads a range, as its lease table has it."""
+"""The state in the lease table of the lease under which a task reads a range."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LOG = logger(__name__)
 
 
 def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
-    """`RangeLease.is_owned` by the `lease` in the table, of a store that has `epochs` or not."""
+    """`RangeLease.is_owned` for the `lease` in the table; `epochs`: whether the store has epochs."""
     if lease is None or lease.owner not in (owner, None):
         return False
     if lease.still_owned(wanted.epoch, wanted.since_ms):
         return True
     if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
-        # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
+        # That process reruns the batch, but a sink could mistake the rows read so far for the complete batch.
         raise FencedError("EHB_FENCED", host="an unknown host", owner=owner)
     return not epochs
 
@@ -35,10 +35,10 @@ class RangeLease:
         self._options, self._wanted, self._owner = options, wanted, owner
 
     def is_owned(self) -> bool:
-        """Whether `owner` still has the lease with the range's epoch, or with a seek's since. A released lease counts:
-        under the same epoch nobody else has it, and its checkpoint is still accepted.
+        """Whether `owner` still has the lease with the range's epoch, or with a later epoch from a seek. A released
+        lease counts: in the same epoch nobody else can own it, and its checkpoint is still accepted.
 
-        Raises `StoreError` if the table cannot be read: then the batch has to fail, because nobody else may read the
+        Raises `StoreError` if the table cannot be read: the batch must fail, because perhaps nobody else reads the
         rest; and `FencedError` if a later process of this query has claimed the lease.
         """
         with self._table() as store:
@@ -46,8 +46,8 @@ class RangeLease:
         return is_owned(lease, self._wanted, self._owner, epochs=self._options.capabilities.epochs)
 
     def record_stall(self) -> bool:
-        """Record that the partition is silent, which releases the lease. Returns whether the table accepts that. Raises
-        `StoreError`."""
+        """Record that the partition delivers no events, which releases the lease. Returns whether the table accepts
+        that. Raises `StoreError`."""
         wanted = self._wanted
         stall = Stall(
             by=Author(self._owner, ""),

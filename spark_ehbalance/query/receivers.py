@@ -35,7 +35,7 @@ _CHECK_INTERVAL = 0.2
 
 
 class ReceiverKey(NamedTuple):
-    """What a kept receiver must have in common with the one that is needed."""
+    """Properties that a kept receiver must share with the required one."""
 
     address: PartitionAddress
     owner_level: int | None
@@ -44,18 +44,18 @@ class ReceiverKey(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A receiver that no task has used since then."""
+    """A receiver that no task has used since monotonic time `since`."""
 
     since: float
     receiver: Receiver
 
 
 class Receivers:
-    """The open receivers of this process that no task uses, one per key. For several threads.
+    """The open, unused receivers of this process, one per key. Thread-safe.
 
-    While there are any, a daemon thread closes those that were disconnected, whose token is about to expire, or that
-    have been unused for `idle` seconds; it checks them every `check_interval` seconds. A receiver that was taken
-    belongs to its taker alone.
+    While there are any, a daemon thread checks them every `check_interval` seconds, and closes those that were
+    disconnected, whose token is about to expire, or that have been unused for `idle` seconds. `take` removes a
+    receiver, so that only one task uses it.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Receivers:
         self.forget()
 
     def count(self) -> int:
-        """How many are kept."""
+        """Number of kept receivers."""
         with self._lock:
             return len(self._kept)
 
     def forget(self) -> None:
-        """Drop all without closing them: in a forked process they are the parent's."""
+        """Drop all without closing them: in a forked process they belong to the parent."""
         self._lock = threading.Lock()
         self._kept: dict[ReceiverKey, _Kept] = {}
         self._thread: threading.Thread | None = None
@@ -98,7 +98,7 @@ class Receivers:
         )
 
     def keep(self, key: ReceiverKey, receiver: Receiver) -> None:
-        """Keep `receiver` for the next task, or close it if it is of no use then.
+        """Keep `receiver` for the next task, or close it if it cannot be reused.
 
         A receiver without owner level is closed: Event Hubs allows five of them per partition, and there may be more
         workers. One with a level has disconnected those of other workers.
@@ -116,13 +116,13 @@ class Receivers:
         _close(surplus)
 
     def close(self) -> None:
-        """Close all that are kept."""
+        """Close all kept receivers."""
         with self._lock:
             kept = self._pop(self._kept)
         _close(kept)
 
     def _watch(self) -> None:
-        """Close receivers that are of no more use, until none is kept."""
+        """Close unusable and idle receivers, until none is kept."""
         while True:
             time.sleep(self._check_interval)
             with self._lock:

@@ -102,7 +102,7 @@ def _of_hub(
 
 
 def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
-    """Where the first batch of the query begins."""
+    """The start of the query's first batch."""
     file = f"sources/{source}/0"
     try:
         text = folder.text(file)
@@ -134,5 +134,5 @@ def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]
     for partition, number in numbers.items():
         if type(number) is not int or not -(2**63) <= number < 2**63 or not partition.isdecimal():
             raise UnusableError(f"{file} contains {number!r} for partition {partition}, which is not a sequence number")
-    # The connector takes what lies before the first retained event, such as -1, for that event.
+    # The connector uses positions before the first retained event, such as -1, as that event's.
     return {partition: max(0, numbers[partition]) for partition in sorted(numbers, key=partition_order)}
