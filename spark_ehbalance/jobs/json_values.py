@@ -112,7 +112,7 @@ class JsonReader:
         try:
             text = body.decode()
         except UnicodeDecodeError:
-            raise RejectedError("no UTF-8") from None
+            raise RejectedError("not UTF-8") from None
         if text.count(":") > _MAX_NAMES:
             _check_names(text)
         self._budget.left = _MAX_FIELDS + _FIELDS_PER_BYTE * len(body)
@@ -131,9 +131,9 @@ class JsonReader:
         except ValueError:
             value, end = None, 0
         if not isinstance(value, dict):
-            raise RejectedError("no JSON object")
+            raise RejectedError("not a JSON object")
         if start[end:].strip(" \t\r\n"):
-            raise RejectedError("more than a JSON object")
+            raise RejectedError("more than one JSON object")
         return value
 
 
@@ -142,7 +142,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         names = sorted(name for name, _ in pairs)
         duplicate = next(name for name, following in itertools.pairwise(names) if name == following)
-        raise RejectedError(f"name {_cut(duplicate)} twice in an object")
+        raise RejectedError(f"name {_cut(duplicate)} occurs twice in an object")
     return fields
 
 
@@ -175,7 +175,8 @@ def _reader(kind: T.DataType, budget: _Budget) -> _Reader:
 
 
 def _mismatch(kind: T.DataType, sent: Any) -> RejectedError:
-    return RejectedError(f"is no {kind.simpleString()}: {_cut(sent if isinstance(sent, str) else _json(sent))}")
+    text = _cut(sent if isinstance(sent, str) else _json(sent))
+    return RejectedError(f"is not a valid {kind.simpleString()}: {text}")
 
 
 def _struct(kind: T.StructType, budget: _Budget) -> _Reader:

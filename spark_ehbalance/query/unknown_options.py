@@ -15,33 +15,33 @@ _SPARK_OPTIONS = {
     "checkpointlocation": ("checkpointLocation", ", but of df.writeStream"),
 }
 
-_SHARED = "leave it out: partitions are shared by load, see strategy"
-_START = "write startingPosition: earliest, latest, a sequence number or a time"
-_END = "write endingPosition: earliest, latest, a sequence number or a time"
-_ENTRA = "write fullyQualifiedNamespace, eventHubName and credential"
+_SHARED = "leave it out: partitions are shared by load (see `strategy`)"
+_START = "use `startingPosition`: `earliest`, `latest`, a sequence number or a time"
+_END = "use `endingPosition`: `earliest`, `latest`, a sequence number or a time"
+_ENTRA = "use `fullyQualifiedNamespace`, `eventHubName` and `credential`"
 
-#: The options of the Scala connector (2.3.22) → what to write instead.
+#: The options of the Scala connector (2.3.22) → what to use instead.
 SCALA_OPTIONS = {
-    "eventhubs.connectionString": "write connectionString, not encrypted, best as env:NAME",
-    "eventhubs.consumerGroup": "write consumerGroup",
+    "eventhubs.connectionString": "use `connectionString`, not encrypted, preferably as `env:NAME`",
+    "eventhubs.consumerGroup": "use `consumerGroup`",
     "eventhubs.startingPosition": _START,
-    "eventhubs.startingPositions": 'write startingPosition, by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.startingPositions": 'use `startingPosition` with a JSON object by partition: {"0": 4711, "*": "latest"}',
     "eventhubs.endingPosition": _END,
-    "eventhubs.endingPositions": 'write endingPosition, by partition: {"0": 4711, "*": "latest"}',
-    "eventhubs.maxEventsPerTrigger": "write maxEventsPerTrigger",
-    "eventhubs.maxRatePerPartition": "write maxEventsPerTrigger, for all partitions together",
-    "eventhubs.maxRatesPerPartition": "write maxEventsPerTrigger, for all partitions together",
-    "eventhubs.receiverTimeout": "write receiverTimeout, such as 60 s",
-    "eventhubs.prefetchCount": "write prefetch",
-    "eventhubs.useExclusiveReceiver": "write ownerLevel=0 for true; leave it out with leaseTable",
-    "eventhubs.operationTimeout": "leave it out: a batch fails after receiverTimeout",
+    "eventhubs.endingPositions": 'use `endingPosition` with a JSON object by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.maxEventsPerTrigger": "use `maxEventsPerTrigger`",
+    "eventhubs.maxRatePerPartition": "use `maxEventsPerTrigger`, for all partitions together",
+    "eventhubs.maxRatesPerPartition": "use `maxEventsPerTrigger`, for all partitions together",
+    "eventhubs.receiverTimeout": "use `receiverTimeout`, such as 60 s",
+    "eventhubs.prefetchCount": "use `prefetch`",
+    "eventhubs.useExclusiveReceiver": "use `ownerLevel=0` for true; with `leaseTable`, leave it out",
+    "eventhubs.operationTimeout": "leave it out: a batch fails after `receiverTimeout`",
     "eventhubs.maxSilentTime": "leave it out: silent connections are renewed",
-    "eventhubs.threadPoolSize": "leave it out; minPartitions sets the number of tasks",
-    "eventhubs.dynamicPartitionDiscovery": "leave it out: partitions that are added to the hub are always found",
+    "eventhubs.threadPoolSize": "leave it out; `minPartitions` sets the number of tasks",
+    "eventhubs.dynamicPartitionDiscovery": "leave it out: partitions added to the hub are always found",
     "eventhubs.slowPartitionAdjustment": _SHARED,
     "eventhubs.maxAcceptableBatchReceiveTime": _SHARED,
     "eventhubs.throttlingStatusPlugin": _SHARED,
-    "eventhubs.metricPlugin": "leave it out: the query's progress has its lag, and `ehbalance status` the group",
+    "eventhubs.metricPlugin": "leave it out: the query's progress reports its lag, and `ehbalance status` the group's",
     "eventhubs.useAadAuth": _ENTRA,
     "eventhubs.aadAuthCallback": _ENTRA,
     "eventhubs.aadAuthCallbackParams": _ENTRA,
@@ -50,31 +50,31 @@ SCALA_OPTIONS = {
 }
 
 _AT_ONCE = "leave it out: a batch begins with the first event, or at the trigger's time"
-_HUB = "write eventHubName, one event hub for each source"
+_HUB = "use `eventHubName`: each source reads one event hub"
 
-#: The options of Spark's Kafka source (4.1) → what to write instead.
+#: The options of Spark's Kafka source (4.1) → what to use instead.
 KAFKA_OPTIONS = {
-    "kafka.bootstrap.servers": "write connectionString, or fullyQualifiedNamespace and credential",
+    "kafka.bootstrap.servers": "use `connectionString`, or `fullyQualifiedNamespace` and `credential`",
     "subscribe": _HUB,
     "subscribePattern": _HUB,
     "assign": _HUB,
-    "kafka.group.id": "write consumerGroup",
-    "groupIdPrefix": "write consumerGroup",
+    "kafka.group.id": "use `consumerGroup`",
+    "groupIdPrefix": "use `consumerGroup`",
     "startingOffsets": _START,
     "startingTimestamp": _START,
     "startingOffsetsByTimestamp": _START,
     "endingOffsets": _END,
     "endingTimestamp": _END,
     "endingOffsetsByTimestamp": _END,
-    "maxOffsetsPerTrigger": "write maxEventsPerTrigger",
+    "maxOffsetsPerTrigger": "use `maxEventsPerTrigger`",
     "minOffsetsPerTrigger": _AT_ONCE,
     "maxTriggerDelay": _AT_ONCE,
-    "maxRecordsPerPartition": "write minPartitions, the number of tasks",
-    "includeHeaders": "leave it out: the column properties has the headers",
-    "kafkaConsumer.pollTimeoutMs": "write receiverTimeout, such as 60 s",
+    "maxRecordsPerPartition": "use `minPartitions`, the number of tasks",
+    "includeHeaders": "leave it out: the column `properties` has the headers",
+    "kafkaConsumer.pollTimeoutMs": "use `receiverTimeout`, such as 60 s",
 }
 
-#: Names in lower case → the product that has the option, the option, and what to write instead.
+#: Names in lower case → the product that has the option, the option, and what to use instead.
 _OTHERS = {
     name.lower(): (product, name, instead)
     for product, options in (("the Scala connector", SCALA_OPTIONS), ("Spark's Kafka source", KAFKA_OPTIONS))

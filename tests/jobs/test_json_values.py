@@ -197,23 +197,23 @@ def test_accepted_values(field: str, value: str, stored: object) -> None:
 )
 def test_inexact_values_are_rejected(field: str, value: str, kind: str) -> None:
     text = value.strip('"')[:100]
-    assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is no {kind}: {text}"
+    assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is not a valid {kind}: {text}"
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b'{"list": [1, 300]}', "field list[1] is no tinyint: 300"),
-        (b'{"map": {"k": {"x": 0.25}}}', "field map.k.x is no decimal(5,1): 0.25"),
-        (b'{"inner": {"days": ["2026-01-31", "31"]}}', "field inner.days[1] is no date: 31"),
-        (b'{"text": "\\ud800"}', "field text is no string: ?"),
-        (b'{"map": {"\\ud800": null}}', "field map is no string: ?"),
+        (b'{"list": [1, 300]}', "field list[1] is not a valid tinyint: 300"),
+        (b'{"map": {"k": {"x": 0.25}}}', "field map.k.x is not a valid decimal(5,1): 0.25"),
+        (b'{"inner": {"days": ["2026-01-31", "31"]}}', "field inner.days[1] is not a valid date: 31"),
+        (b'{"text": "\\ud800"}', "field text is not a valid string: ?"),
+        (b'{"map": {"\\ud800": null}}', "field map is not a valid string: ?"),
         (None, "no body"),
-        (b"\xff{}", "no UTF-8"),
-        (b"[{}]", "no JSON object"),
-        (b'{"double": NaN}', "no JSON object"),
-        (b'{"tiny": 4}\n{"tiny": 5}', "more than a JSON object"),
-        (b'{"tiny": 4, "tiny": 5}', "name tiny twice in an object"),
+        (b"\xff{}", "not UTF-8"),
+        (b"[{}]", "not a JSON object"),
+        (b'{"double": NaN}', "not a JSON object"),
+        (b'{"tiny": 4}\n{"tiny": 5}', "more than one JSON object"),
+        (b'{"tiny": 4, "tiny": 5}', "name tiny occurs twice in an object"),
         (b'{"text": ' + b"[" * 100_000, "nested too deeply"),
         (b'{"text": ' + b"[" * 800 + b"]" * 800 + b"}", "nested too deeply"),
         (json.dumps({f'\\"{n}:': "\\" for n in range(5000)}).encode(), "more than 4096 different names"),

@@ -322,9 +322,9 @@ def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> Non
     [("the Scala connector", *spec) for spec in SCALA_OPTIONS.items()]
     + [("Spark's Kafka source", *spec) for spec in KAFKA_OPTIONS.items()],
 )
-def test_each_option_of_other_sources_names_what_to_write_instead(product: str, name: str, instead: str) -> None:
+def test_each_option_of_other_sources_names_its_replacement(product: str, name: str, instead: str) -> None:
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option=name, hint=f", but of {product}: {instead}"):
         stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
-    new = re.match(r"write (\w+)|leave it out", instead)
+    new = re.match(r"use `(\w+)|leave it out", instead)
     assert new is not None
     assert new[1] is None or new[1] in OPTIONS

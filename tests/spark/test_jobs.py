@@ -124,9 +124,9 @@ def test_events_that_cannot_be_in_the_table_are_no_success(
 #: Bodies, and why each is rejected; `tests/jobs/test_json_values.py` has all values.
 _BODIES = {
     b'{"id": "a", "at": {"x": 1}}': None,
-    b'{"id": "b", "delay": "late"}': "field delay is no int: late",
+    b'{"id": "b", "delay": "late"}': "field delay is not a valid int: late",
     b'{"id": null}': "field id is missing or null, and NOT NULL in the schema",
-    b"\xff{}": "no UTF-8",
+    b"\xff{}": "not UTF-8",
     b'{"id": "f", "day": "1582-10-14", "more": true}\r\n': None,
 }
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_also_after_a_crash_betwe
     assert parse_to_delta.start(spark, settings, parse_program.rows).awaitTermination(120)
     values = [("a", None, {"x": 1}, None), ("f", None, None, date(1582, 10, 14)), ("g", 5, None, None)]
     assert found(settings.table, "id", "delay", "at", "day") == values
-    rejected = [(body, why) for body, why in _BODIES.items() if why] + [(b"x", "no JSON object")]
+    rejected = [(body, why) for body, why in _BODIES.items() if why] + [(b"x", "not a JSON object")]
     assert found(settings.rejected, "body", "reason") == sorted(rejected, key=repr)
 
 

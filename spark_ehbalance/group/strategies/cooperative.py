@@ -143,8 +143,8 @@ def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
 STRATEGY = Declaration(
     cooperative,
     origin="ours",
-    rule="free partitions go at once to the members of the target; only the surplus moves, by handover, weighted by "
-    "load if it is skewed",
+    rule="free partitions are claimed at once by the members that should own them; only surplus partitions move, by "
+    "handover; shares are weighted by load if it is skewed",
     reactive=True,
     resolves_stuck_handovers=True,
 )

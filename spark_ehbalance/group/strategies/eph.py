@@ -50,6 +50,7 @@ def eph(view: View) -> Decision:
 STRATEGY = Declaration(
     eph,
     origin="EventProcessorHost",
-    rule="its share of the free partitions at once; else one stolen from the biggest owner, if that has two more",
+    rule="each member claims its share of the free partitions at once; if none is free, it steals one from the owner "
+    "with the most, if that has at least two more",
     moves="steal",
 )

@@ -301,8 +301,8 @@ class _Contest:
 STRATEGY = Declaration(
     race,
     origin="lease race with delays",
-    rule="the member with the fewest partitions is first to take one; the loser hands over, and the winner keeps it "
-    "for a minimum time",
+    rule="the member with the fewest partitions is the first to request one; its owner hands it over, and the new "
+    "owner keeps it for a minimum time",
     parameters=RaceParameters,
     reactive=True,
 )

@@ -294,8 +294,8 @@ class _Balance:
 STRATEGY = Declaration(
     transfer,
     origin="broker transfer shedder",
-    rule="the leader moves load from the most to the least loaded members, by handover, when it has been uneven for "
-    "some cycles",
+    rule="when load has been uneven for some cycles, the leader moves partitions from the most to the least loaded "
+    "members, by handover",
     parameters=TransferParameters,
     tolerates_uneven_loads=True,
 )
