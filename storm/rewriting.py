@@ -13,6 +13,7 @@ from types import CodeType, FunctionType, ModuleType
 def rewritten(module: ModuleType, source: str) -> Iterator[None]:
     """Run the functions of `module` with their code in `source` inside the block."""
     codes = functions(source, inspect.getfile(module))
+    gc.unfreeze()  # frozen functions, as in Spark's workers, are not among the objects
     before = [
         (function, function.__code__)
         for function in gc.get_objects()

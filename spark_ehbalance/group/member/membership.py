@@ -159,7 +159,8 @@ class Membership:
     ) -> Membership:
         """The state before the first read. `checked` is the table that was compared with the query's checkpoint."""
         duration = LeaseDuration.initial(author, settings.lease_duration)
-        state = GroupState() if checked is None else GroupState(checked.leases, checked.table)
+        # The first partitions give an empty table its id.
+        state = GroupState(checked.leases, checked.table) if checked and checked.leases else GroupState()
         return cls(author, settings, resume or {}, duration, group_state=state)
 
     @property
