@@ -70,8 +70,8 @@ class DeltaCheckpointStore(CheckpointStore):
     `options` are those of `readStream`; `load_balancing_interval` is the client's, in seconds. A store serves one
     client, in the process that created it.
 
-    Raises `OptionError`, also later for a second client, a client of another group, and a closed store. Calls raise
-    `StoreError`, and `DataLossError` if the event hub was recreated.
+    Raises `OptionError`; calls raise it too for a second client, a client in another group, and a closed store. Calls
+    raise `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:

@@ -43,9 +43,9 @@ def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concate
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The state of a partition, which is empty if both sequence numbers are equal.
+    """The state of a partition. If both sequence numbers are equal, the partition is empty.
 
-    `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None before the first event.
+    Before the first event, `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None.
     """
 
     first_sequence_number: int
@@ -62,10 +62,10 @@ class PartitionState:
 
 
 class Emulator:
-    """An Event Hubs namespace on this machine, between `start` and `stop` or as a context manager.
+    """An Event Hubs namespace on this machine. It runs between `start` and `stop`, or as a context manager.
 
     With TLS or a websocket, give clients a `custom_endpoint_address` with the port. Every operation takes effect before
-    it returns, and raises ValueError for an unknown or invalid hub or partition. Partitions may be numbers.
+    it returns, and raises `ValueError` for an unknown or invalid hub or partition. A partition may be given as an int.
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:

@@ -22,7 +22,7 @@ _POLL = 0.005  # seconds
 class ArrivedEvent:
     """An event in a hub.
 
-    `body` is bytes, None without a body, or a value of another AMQP type. Times are in UTC.
+    `body` is bytes, a value of another AMQP type, or None if the event has no body. Times are in UTC.
     """
 
     body: Any

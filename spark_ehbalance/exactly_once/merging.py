@@ -52,15 +52,15 @@ _BATCH = "ehbalance_batch"
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
-    """Upsert rows into a Delta table so that it holds one row for each event.
+    """Upsert rows into a Delta table so that the table contains one row per event.
 
-    A row replaces the table's row of its event; with `update=False` the table's row stays. `df` needs `partition` and
-    `sequenceNumber`, which identify an event, and one row per event. `target` is as for `write_once`, which from then
-    on also uses MERGE for this table and costs more. Columns that `df` lacks get their defaults; the others must have
-    the table's types.
+    A row replaces the table's row for the same event; with `update=False`, the table's row stays. `df` must have
+    `partition` and `sequenceNumber`, which identify an event, and one row per event. Columns that `df` lacks get their
+    defaults; the others must have the table's types. For `target`, see `write_once`, which from then on also uses MERGE
+    for this table and costs more.
 
-    Raises `TargetError` and writes nothing if the table or frame cannot be merged: also if `write_once` has written
-    several hubs or sources into the table or, with `update`, if it holds an event twice.
+    Raises `TargetError` and writes nothing if the frame cannot be merged into the table. This includes tables to which
+    `write_once` has written several hubs or sources and, with `update`, tables that contain an event twice.
     """
     check_name(target)
     check_frame(df)

@@ -29,14 +29,14 @@ TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partiti
 
 
 def spark_settings() -> dict[str, str]:
-    """Settings of Spark for Delta Lake, to set before it starts: `SparkSession.builder.config(map=spark_settings())`.
+    """Spark's settings for Delta Lake, to set before Spark starts: `SparkSession.builder.config(map=spark_settings())`.
 
     Unless the installed Spark has Delta's jar, `spark.jars.packages` names it, and Spark fetches it from Maven.
 
-    `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets: rows come faster from the Python
-    workers. For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the
-    number of cores. Spark's own configuration overrides these three. `.master(...)` is not seen: for a cluster set the
-    latter two by `.config(...)` afterwards. A stateful query keeps the shuffle partitions of its first start.
+    `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets, which speed up the Python workers.
+    For a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
+    cores. Spark's own configuration overrides these three. A `.master(...)` in the program is not known here: for a
+    cluster, set the last two by `.config(...)` afterwards.
 
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """

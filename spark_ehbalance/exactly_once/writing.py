@@ -39,24 +39,24 @@ class Batch(Protocol):
 
 
 def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None = None, **options: Any) -> None:
-    """Append the rows of a micro-batch to a Delta table so that it holds every event exactly once.
+    """Append the rows of a micro-batch to a Delta table so that the table contains every event exactly once.
 
-    Call it in `foreachBatch` with the frame and number given there. `target` is a path (with a slash) or a name in
-    Spark's catalog; it is created if it does not exist. `options` are Delta's for an append: `compression`,
-    `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
+    Call it in `foreachBatch` with the batch's frame and number. `target` is a path (with a slash) or a name in Spark's
+    catalog; a missing table is created. `options` are those of Delta's append: `compression`, `maxRecordsPerFile`,
+    `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
-    Every row must keep `partition` and `sequenceNumber`, and an event must always make the same rows. A second frame of
-    a batch needs another `source`, the name of what was written (by default namespace and event hub).
+    Every row must keep `partition` and `sequenceNumber`, and an event must always produce the same rows. `source` names
+    the written data (by default the namespace and event hub); a second frame in a batch needs another one.
 
-    Raises `TargetError` if the table or frame cannot be written, and Delta's errors. The batch can be run again in any
-    case.
+    Raises `TargetError` if the frame cannot be written to the table, and Delta's errors. After either, the batch can be
+    run again.
     """
     check_name(target)
     _write(df, batch_id, target, source, _texts(options))
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
-    """Function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
+    """Return a function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
     Raises `TargetError` if `target` is neither a name nor a path, and for an unknown option.
     """

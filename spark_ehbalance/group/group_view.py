@@ -44,13 +44,13 @@ FINDINGS: Mapping[str, Kind] = {
     "table_away": Kind(
         _ERROR,
         "The lease table cannot be read: {problem}",
-        "Queries continue to read the partitions they own. Check the storage and the rights.",
+        "Queries continue to read the partitions that they own. Check the storage and the rights.",
     ),
     "no_live_member": Kind(
         _ERROR,
-        "No member is live; the last sign of life was {silence} ago.",
+        "No member is live; the last heartbeat was {silence} ago.",
         "Start a query with this lease table: it continues at the last checkpoints. If a query is running, it cannot "
-        "write the table: see its driver's log.",
+        "write to the table: see its driver's log.",
     ),
     "limits_too_small": Kind(
         _ERROR,
@@ -71,7 +71,7 @@ FINDINGS: Mapping[str, Kind] = {
     "stale_member": Kind(
         _WARNING,
         "{member} owns {partitions} and has not renewed for {silence}; its lease duration is {duration}.",
-        "Another live member takes over. Check that the process is running, is not suspended, and can write the "
+        "Another live member takes over. Check that the process is running, is not suspended, and can write to the "
         "lease table.",
     ),
     "fenced": Kind(
@@ -97,9 +97,9 @@ FINDINGS: Mapping[str, Kind] = {
     ),
     "stalled": Kind(
         _WARNING,
-        "The event hub delivers no events of {partitions}, although {events} are waiting (receiverTimeout).",
-        'Queries skip these partitions until they deliver events again. If that lasts, see "A partition stalls" in '
-        "docs/operations.md.",
+        "The event hub delivers no events from {partitions}, although {events} are waiting (receiverTimeout).",
+        'Queries skip these partitions until they deliver events again. If the stall persists, see "A partition '
+        'stalls" in docs/operations.md.',
     ),
     "behind": Kind(
         _WARNING,

@@ -89,7 +89,7 @@ def _by_force(before: Lease | None, transition: Transition) -> str | None:
     if not isinstance(transition, Claim) or before is None or before.owner in (None, transition.by.id):
         return None
     if before.counter == transition.unchanged_counter:
-        return "no sign of life for the lease duration"
+        return "no heartbeat for the lease duration"
     return "not handed over in time"
 
 

@@ -65,7 +65,7 @@ BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
     BOTH,
-    "start of the running batch; from a table, when it was recorded. Missing while none runs",
+    "start of the running batch; from a table, when the batch was recorded. Missing while no batch runs",
 )
 BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "duration of a batch, as a moving average")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
@@ -91,20 +91,20 @@ MOVES = _metric(
     "moves_total",
     ("group", "member", "reason"),
     QUERY,
-    "changes of ownership and orders written by the member, by the history's `event`, such as `HandOver`",
+    "ownership changes and orders written by the member; `reason` is the history's `event`, such as `HandOver`",
 )
 FINDINGS = _metric(
     "findings", ("group", "code"), TABLE, "[findings](monitoring.md#findings) of `ehbalance status`, by code"
 )
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
-CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "races lost by commits")
-EVENTS = _metric("events_total", _MEMBER, QUERY, "sequence numbers in finished batches")
+CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that lost a race")
+EVENTS = _metric("events_total", _MEMBER, QUERY, "events in finished batches, counted by sequence numbers")
 HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last request")
 BUSY = _metric(
     "server_busy_total",
     _MEMBER,
     QUERY,
-    "the planner's requests that the hub refused as too busy; the workers' are in the executors' logs",
+    "the planner's requests that the hub refused because it was busy; for the workers', see the executors' logs",
 )
 
 METRICS = (

@@ -91,9 +91,10 @@ class Options:
     lease_table: str | None = option_field(
         None,
         canonical_location,
-        "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
-        "or of a container to share [with Azure's event processors](azure-clients.md#queries-beside-processors); "
-        "without it one query reads all partitions",
+        "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share "
+        "the hub, or of the container for sharing "
+        "[with Azure's event processors](azure-clients.md#queries-beside-processors); without it, one query reads all "
+        "partitions",
         shown="none",
         only=STREAM,
     )
@@ -103,12 +104,12 @@ class Options:
         metadata={
             "options": {
                 f"{_STORAGE}*": OptionSpec(
-                    meaning="delta-rs's options for the storage of that table; secrets by reference only; keep "
-                    "`timeout` to a sixth of `leaseDuration`, the default, or less",
+                    meaning="delta-rs's options for the lease table's storage; secrets by reference only. `timeout` "
+                    "should be at most a sixth of `leaseDuration`, its default",
                     only=SHARED,
                 ),
                 f"{_STORAGE_SECRET}*": OptionSpec(
-                    meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=SHARED
+                    meaning="the same for options whose values are secrets: `storageSecrets.account_key`", only=SHARED
                 ),
             }
         },
@@ -123,16 +124,17 @@ class Options:
     strategy: str = option_field(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](sharing.md#strategies), the same for all members; beside Azure's event processors "
-        "`balanced`, the default there, or `greedy`",
+        "[how partitions are shared](sharing.md#strategies), the same for all members; with Azure's event processors "
+        "`balanced` (then the default) or `greedy`",
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the strategy's own class
     owner_id: str | None = option_field(
         None,
         _owner_id,
-        "the query's name in the group, kept by its checkpoint; the later of two with one name continues",
-        shown="minted",
+        "the query's name in the group, stored in its checkpoint; if two queries have the same name, the later one "
+        "stops the other",
+        shown="generated",
         only=SHARED,
     )
     starting_position: StartingPositions = option_field(
@@ -140,9 +142,8 @@ class Options:
         StartingPositions.parse,
         "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (one of 13 "
         'digits as `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained event '
-        'at or after it), or JSON of these by partition: `{"0": 4711, "*": "latest"}`. In a stream `latest` '
-        "is the end of the partition when the query, or the first of its group, started for the first time: that start "
-        "requests the state of all partitions (24 a second beyond the first 48) before anything is read",
+        'at or after it), or a JSON object of these by partition: `{"0": 4711, "*": "latest"}`. In a stream, `latest` '
+        "is the end of the partition at the first start of the query, or of the first query in its group",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
@@ -179,7 +180,7 @@ class Options:
     compacted: bool = option_field(
         False,
         flag,
-        "the hub is [compacted](operations.md#compacted-hubs), so gaps in sequence numbers are no loss",
+        "the hub is [compacted](operations.md#compacted-hubs), so gaps in sequence numbers are not data loss",
     )
     balance_interval: float = option_field(
         BALANCE_INTERVAL, parse_duration, "time between two balancing cycles", only=SHARED
@@ -188,22 +189,22 @@ class Options:
         0.0,
         parse_delay,
         "how long the checkpoints of finished batches may wait for another commit, such as a renewal: [fewer requests, "
-        "but more read twice after a crash](operations.md#fewer-checkpoints); `0`: each batch makes a commit",
+        "but more events read twice after a crash](operations.md#fewer-checkpoints); `0`: each batch commits",
         shown="`0`",
         only=SHARED,
     )
     lease_duration: float = option_field(
         LEASE_DURATION,
         parse_duration,
-        "a query that has not renewed for this long loses its partitions; longer than `balanceInterval`. All members "
-        "use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
-        "processors](azure-clients.md#set-up) each member has its own, 60 s by default",
+        "a query that has not renewed for this long loses its partitions; must be longer than `balanceInterval`. All "
+        "members use the oldest member's value, or [a longer one](sizing.md#lease-duration); with [Azure's event "
+        "processors](azure-clients.md#set-up), each member has its own, 60 s by default",
         only=SHARED,
     )
     handover_timeout: float = option_field(
         HANDOVER_TIMEOUT,
         parse_duration,
-        "how long the owner may take to hand over a partition before it is stolen; with `cooperative` "
+        "how long the owner may take to hand over a partition before it is stolen; with `cooperative`, "
         "[longer for slow batches](sharing.md#which-strategy)",
         only=SHARED,
     )
@@ -211,7 +212,7 @@ class Options:
     max_stall: float | None = option_field(
         None,
         parse_duration,
-        "if a batch runs longer, the query releases its partitions; with a longer trigger interval call "
+        "if a batch runs longer, the query releases its partitions; if the trigger interval is longer, call "
         "`spark_ehbalance.register(spark)`",
         shown="off",
         only=SHARED,
@@ -225,18 +226,19 @@ class Options:
         "if no event arrives for this long, a partition [stalls](operations.md#a-partition-stalls) or the batch fails",
     )
     owner_level: int | None = option_field(
-        None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
+        None, whole(0), "owner level of receivers, for a query without `leaseTable`", shown="none"
     )
     json_properties: bool = option_field(
         False,
         flag,
-        "write strings in `properties` and `systemProperties` as JSON too, in quotes",
+        "strings in `properties` and `systemProperties` are JSON too, in quotes",
     )
     #: Losing events silently must be opted into.
     on_malformed: str = option_field(
         FAIL,
         one_of(*POLICIES),
-        "an event that [cannot be read](options.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
+        "what to do with an event that [cannot be read](options.md#events-that-cannot-be-read): `fail`, `keep` a row, "
+        "or `skip` it",
     )
     metrics_port: int | None = option_field(
         None,

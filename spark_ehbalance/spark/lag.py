@@ -13,13 +13,13 @@ from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
-    """How far `query` is behind the hub, as its planner last knew it: at most 1 s ago while a batch runs.
+    """How far `query` is behind the hub; while a batch runs, the answer is at most 1 s old.
 
     `partitions` lists each owned partition: `hub`, `partition`, `next` (the first sequence number that the sink has not
-    finished), `end` (one more than the newest), `events` (between them) and `seconds` (since event `next` was
-    enqueued). The query's `events` are the sum, its `seconds` the maximum; None if unknown.
+    finished), `end` (one more than the newest), `events` (their difference) and `seconds` (since event `next` was
+    enqueued; None if unknown). The query's `events` are the sum, and its `seconds` the maximum.
 
-    None before the first batch has ended, after the query has ended, and if its planner cannot be reached.
+    Returns None before the first batch has ended, after the query has ended, or if its planner cannot be reached.
     """
     progress: Any = query.lastProgress
     if not query.isActive or not progress:

@@ -32,14 +32,15 @@ _GRACE = 2.0
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for the end of all `queries`; at SIGTERM or SIGINT (Ctrl-C) stop them without duplicates, as `stop` does.
+    """Wait for the end of all `queries`; at SIGTERM or SIGINT (Ctrl-C), stop them without duplicates, as `stop` does.
 
-    It then returns, so the program ends with exit code 0. After `timeout` seconds running batches are aborted; the
-    default suits a process that is killed after 30 s. A second signal raises `SystemExit` with 128 + its number. Call
-    it in the main thread. Owned partitions, events read, and lag are shown in a terminal, and logged elsewhere.
+    The function then returns, so the program ends with exit code 0. Batches that still run `timeout` seconds after the
+    signal are aborted; the default suits a process that is killed after 30 s. A second signal raises `SystemExit` with
+    128 + its number. Call it in the main thread. A terminal shows owned partitions, events read and lag; without a
+    terminal they are logged.
 
-    If a query fails the others are stopped, and its exception is raised. Raises `EhBalanceError` without a
-    query, and if the JVM is lost.
+    If a query fails, the others are stopped and its exception is raised. Raises `EhBalanceError` if there is no query,
+    or if the JVM is lost.
     """
     if not queries:
         problem = "it needs at least one query, as start() or toTable() returns it"

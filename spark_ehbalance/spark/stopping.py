@@ -13,7 +13,7 @@ from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     """Stop `query` without duplicates: its running batch ends and is checkpointed, and its partitions are released.
-    After `timeout` seconds it is stopped in any case.
+    After `timeout` seconds, the query is stopped in any case.
 
     `query.stop()` alone aborts the running batch, and the next owners read its events again.
     """

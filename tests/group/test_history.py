@@ -17,7 +17,7 @@ REQUESTED = Handover("bob", 30_000, 7)
 @pytest.mark.parametrize(
     ("owner", "pin", "evidence", "why"),
     [
-        ("ann", None, {"unchanged_counter": (3, 9)}, "no sign of life for the lease duration"),
+        ("ann", None, {"unchanged_counter": (3, 9)}, "no heartbeat for the lease duration"),
         ("ann", None, {"overdue_handover": REQUESTED}, "not handed over in time"),
         ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": REQUESTED}, "ordered by jo: nearer"),
         ("bob", None, {}, None),

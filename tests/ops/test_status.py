@@ -208,7 +208,7 @@ def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pyte
     assert codes == [("no_live_member", "error", []), ("crash_loop", "error", ["1"])]
     monkeypatch.setenv("COLUMNS", "80")
     printed = used.done("status")
-    assert "ERROR: No member is live; the last sign of life was 100 s ago." in printed
+    assert "ERROR: No member is live; the last heartbeat was 100 s ago." in printed
     assert max(map(len, printed.splitlines())) <= 80
     one = used.done("status", "--partition", "1")
     assert "claimed partition 1 3 times" in one

@@ -13,7 +13,7 @@ import spark_ehbalance
 from spark_ehbalance import errors
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition("## Messages of Spark")[0]
+PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition("## Messages from Spark")[0]
 ERRORS = (DOCS / "errors.md").read_text(encoding="utf-8")
 CLASSES = [
     name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
