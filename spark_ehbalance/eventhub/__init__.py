@@ -1,1 +1,1 @@
-"""Everything that talks to Event Hubs by `azure-eventhub`; and what an event is as a row."""
+"""All communication with Event Hubs through `azure-eventhub`, and the conversion of events to rows."""

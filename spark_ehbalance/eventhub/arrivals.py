@@ -1,4 +1,4 @@
-"""Estimates when events were enqueued, from marks left by the hub's responses.
+"""Estimates when events were enqueued, from recorded responses of the hub (marks).
 
 All times are milliseconds since 1970.
 """
@@ -10,13 +10,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import NamedTuple
 
-#: Maximum number of marks per partition: within a day, neighbouring marks are at most about half their age apart.
-_MOST = 32
+#: Maximum number of marks per partition. It is enough to keep neighbouring marks of the last day at most about half
+#: their age apart.
+_MAX_MARKS = 32
 
 
 class _Mark(NamedTuple):
-    """Events from `number` on were enqueued at `since` or later, the previous one at `before`; None if there is
-    none."""
+    """Events from `number` on were enqueued at `since` or later. The previous event was enqueued at `before`, which is
+    None if there is no previous event."""
 
     number: int
     since: int
@@ -26,8 +27,8 @@ class _Mark(NamedTuple):
 class Arrivals:
     """The marks of a hub's partitions. Thread-safe.
 
-    They limit the time of an event to the interval between two responses. Of events before the first response only the
-    last one has a time.
+    Marks limit the time of an event to the interval between two responses. Among the events before the first response,
+    only the last one has a known time.
     """
 
     def __init__(self) -> None:
@@ -35,8 +36,9 @@ class Arrivals:
         self._lock = threading.Lock()
 
     def record(self, partition: str, end: int, enqueued_ms: int | None, requested_ms: int) -> None:
-        """Record a response to a request at `requested_ms`: the last event was `end - 1`, enqueued at `enqueued_ms`, or
-        None if there never was one. A lower `end` means a recreated hub."""
+        """Record a response to a request at `requested_ms`: the last event was `end - 1` and was enqueued at
+        `enqueued_ms`, which is None if there never was an event. A lower `end` than before means that the hub was
+        recreated."""
         with self._lock:
             marks = self._marks[partition]
             if marks and end < marks[-1].number:
@@ -44,11 +46,11 @@ class Arrivals:
             if marks and end == marks[-1].number:
                 marks.pop()
             marks.append(_Mark(end, max(enqueued_ms or 0, requested_ms), enqueued_ms))
-            if len(marks) > _MOST:
+            if len(marks) > _MAX_MARKS:
                 _thin(marks)
 
     def enqueued_ms(self, partition: str, number: int) -> int | None:
-        """Earliest possible enqueued time of the event `number`; None if unknown."""
+        """Earliest time at which the event `number` can have been enqueued; None if unknown."""
         with self._lock:
             marks = self._marks[partition]
             after = bisect_right(marks, number, key=_number)
@@ -68,7 +70,7 @@ def _thin(marks: list[_Mark]) -> None:
     now = marks[-1].since
 
     def distance(i: int) -> float:
-        # The hub's clock and this one may differ, so that later marks may have earlier times.
+        # The hub's clock and this machine's may differ, so later marks may have earlier times.
         return (marks[i + 1].since - marks[i - 1].since) / max(1, now - marks[i].since)
 
     del marks[min(range(1, len(marks) - 1), key=distance)]

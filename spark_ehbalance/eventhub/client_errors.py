@@ -23,14 +23,14 @@ from spark_ehbalance.eventhub.service_errors import (
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.settings.secrets import looks_secret
 
-#: First of the three lines of the client's error for a refused token.
+#: First line of the client's three-line error for a refused token.
 _TOKEN_REFUSED = "CBS Token authentication failed."
 
-#: Maximum number of characters of a server's text in an error: those of the service have fewer.
-_LONGEST = 1000
+#: Maximum number of characters of a server's text in an error; the service's own texts are shorter.
+_MAX_TEXT_LENGTH = 1000
 
-#: Seconds for which a hub must be reported missing: the service moves hubs between its machines and loses links, and
-#: one wrong answer must not fail a query.
+#: Seconds for which a hub must be reported missing before it counts as missing. While the service moves a hub between
+#: its machines, it may report the hub missing for a moment, and one wrong answer must not fail a query.
 _MISSING_FOR = 2.0
 
 
@@ -43,22 +43,24 @@ class TransientError(Exception):
 
 
 class ServerBusyError(TransientError, HubUnavailableError):
-    """The service throttled the request: retry after `busy_wait`. Requests for properties were already repeated."""
+    """The service throttled the request: retry after `busy_wait`. Requests for a hub's properties have already been
+    retried when this is raised."""
 
 
 class MissingHubCheck:
-    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first of
-    the latest consecutive reports."""
+    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first
+    report in the current unbroken series of reports; None if the last answer was another one."""
 
     def __init__(self) -> None:
         self.since: float | None = None
 
-    def answered(self) -> None:
-        """Record an answer other than an error."""
+    def record_answer(self) -> None:
+        """Record a successful answer."""
         self.since = None
 
-    def is_confirmed_by(self, error: Exception) -> bool:
-        """Record an error; returns whether all answers of the last two seconds report the hub as missing."""
+    def record_error(self, error: Exception) -> bool:
+        """Record an error. Returns True if every answer for at least `_MISSING_FOR` seconds has been a
+        `MissingError`."""
         if not isinstance(error, MissingError):
             self.since = None
             return False
@@ -67,7 +69,7 @@ class MissingHubCheck:
 
 
 def connection_error(error: BaseException, connection: Connection, partition: str | None) -> Exception:
-    """The error for a connection that could not be opened: `NetworkError` if a retry is pointless, else
+    """The error to raise for a connection that could not be opened: `NetworkError` if a retry is pointless, otherwise
     `TransientError`."""
     problem = connection.network.problem(error, connection.namespace)
     if problem is not None and connection.network.is_final(error):
@@ -81,10 +83,10 @@ def connection_error(error: BaseException, connection: Connection, partition: st
 def translate_error(
     error: Exception, connection: Connection, partition: str | None, consumer_group: str = "", *, sends: bool = False
 ) -> Exception:
-    """The package's error for an error of the client on an open or refused connection: `NetworkError`,
+    """Translate an error that the client raised on an open or refused connection into a `NetworkError`,
     `CredentialsRefusedError`, `MissingError`, `ServerBusyError` or `TransientError`.
 
-    A sender has no `consumer_group`, and may have no `partition`.
+    For a sender, `consumer_group` is empty, and `partition` may be None.
     """
     namespace, hub = connection.namespace, connection.hub
     if connection.network.problem(error, namespace) is not None:
@@ -104,12 +106,12 @@ def translate_error(
 
 
 def error_message(error: Exception) -> str:
-    """The text of an error, in one line. A server may repeat the token that it received, which is hidden."""
+    """The text of an error, on one line. If a server repeats the token that it received, the text is not shown."""
     if isinstance(error, EhBalanceError):
         return describe(error)
     text = getattr(error, "description", None) or str(error)
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).splitlines()
-    if isinstance(error, EventHubError):  # its other lines are for developers
+    if isinstance(error, EventHubError):  # the other lines are for developers of the client
         lines = lines[: 3 if lines[:1] == [_TOKEN_REFUSED] else 1]
-    line = (" ".join(lines) or type(error).__name__)[:_LONGEST]
+    line = (" ".join(lines) or type(error).__name__)[:_MAX_TEXT_LENGTH]
     return "the text is not shown, as it may contain a key or a token" if looks_secret(line) else line

@@ -1,8 +1,8 @@
 """Checks whether a compacted event hub has deleted all events of a partition from a sequence number on.
 
-A partition's properties contain the last event ever sent, deleted or not, and silence may mean a slow hub. But a
-receiver at an earlier event gets that one first, and would get the next one right after it. A second receiver rules out
-a hub that stalls at that very moment.
+A partition's properties contain the number of the last event ever sent, even if it was deleted, and silence may just
+mean that the hub is slow. But a receiver that starts at an earlier event gets that event first, and would get the next
+one right after it. A second receiver rules out that the hub stalled at that very moment.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from collections.abc import Callable
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 
-#: Seconds for a new receiver to get its first event, if there is one.
+#: Seconds within which a new receiver gets its first event, if there is one.
 _OPENING = 5.0
 
-#: Seconds from an event to the next one, if there is one; or `_SLOWDOWN` times the longest time between two events.
+#: Seconds within which an event follows another, if there is one; or `_SLOWDOWN` times the longest time between two
+#: events, if that is longer.
 _QUIET = 3.0
 _SLOWDOWN = 3
 
 #: Time limit of one receiver in seconds.
-_LONGEST = 18.0
+_MAX_SECONDS = 18.0
 
-#: Growth of the distance from a receiver's start to the position, if no event remains in between.
+#: Factor by which the distance from a receiver's start to the position grows while no event remains in between.
 _GROWTH = 64
 
-_PREFETCH, _MOST = 300, 1000
+_PREFETCH, _MAX_EVENTS = 300, 1000
 
 
 def is_compacted_away(
     address: PartitionAddress, position: int, begin: int, owner_level: int | None, is_over: Callable[[], bool]
 ) -> bool:
-    """Whether no event at or after `position` remains. False if unknown, and soon after `is_over` returns True.
+    """Whether no event at or after `position` remains. Returns False if unknown, and soon after `is_over` returns True.
 
-    `begin` is the first retained sequence number: the check needs an event between it and `position`. Takes 6 s if that
-    is the event before `position`. Raises the errors of `Receiver.receive`.
+    `begin` is the first retained sequence number: the check needs an event between it and `position`. Takes 6 s if
+    `begin` is directly before `position`. Raises the errors of `Receiver.receive`.
     """
     distance = 1
     while (start := max(begin, position - distance)) < position:
@@ -60,8 +61,8 @@ def _ends_before(
     )
     with contextlib.closing(receiver):
         while (now := time.monotonic()) < last + wait:
-            numbers = sequence_numbers(receiver.receive(_MOST, 0.5))
-            if receiver.closed or is_over() or now > begun + _LONGEST:
+            numbers = sequence_numbers(receiver.receive(_MAX_EVENTS, 0.5))
+            if receiver.closed or is_over() or now > begun + _MAX_SECONDS:
                 return False
             if len(numbers):
                 if numbers[-1].as_py() >= position:

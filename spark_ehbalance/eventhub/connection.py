@@ -1,4 +1,4 @@
-"""Checks the connection options, and creates clients: which hub, and how to authenticate."""
+"""Checks the options that set the hub and how to authenticate, and creates clients."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Connection:
-    """An event hub and how to authenticate: `identity` or `connection_string`, which `repr` hides. `reference` is where
-    the connection string was read; None if the option contains it."""
+    """An event hub and how to authenticate: with `identity`, or with `connection_string`, which `repr` hides.
+    `reference` is the reference to the secret from which the connection string was read; None if the option itself
+    contains it."""
 
     namespace: str
     hub: str
@@ -51,14 +52,15 @@ class Connection:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
-        """Parse `connectionString`, or `fullyQualifiedNamespace` with the credential options; `eventHubName`; and
-        those of `Network.from_options` unless `network` is set. Raises `OptionError`, without secrets."""
+        """Parse `connectionString`, or `fullyQualifiedNamespace` with the credential options; `eventHubName`; and the
+        options of `Network.from_options` unless `network` is given. Raises `OptionError`, whose text never contains a
+        secret."""
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
             raise OptionError(
                 "EHB_OPTION_REQUIRED",
                 option="connectionString or fullyQualifiedNamespace",
-                reason="no other option names the namespace",
+                reason="no other option sets the namespace",
             )
         others = [n for n in ("fullyQualifiedNamespace", *credentials.OPTIONS) if options.get(n) is not None]
         if text is not None and others:
@@ -110,7 +112,7 @@ class Connection:
 
     @property
     def hub_name(self) -> str:
-        """Namespace and hub, normalised as in `Group`."""
+        """Namespace and hub name, normalised as in `Group`."""
         group = self.group("")
         return f"{group.namespace}/{group.hub}"
 
@@ -119,12 +121,12 @@ class Connection:
         return Group.from_names(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client, which connects later; `settings` are further arguments. Raises `NetworkError` if this machine
-        cannot read the CA file, or must not connect without TLS."""
+        """A new client, which connects later; `settings` are further arguments of the client. Raises `NetworkError` if
+        this machine cannot read the CA file, or if the connection string disables TLS although TLS is required."""
         return self._client(EventHubConsumerClient, {"consumer_group": consumer_group} | settings)
 
     def producer_client(self, **settings: Any) -> EventHubProducerClient:
-        """As `consumer_client`, for sending."""
+        """Like `consumer_client`, but for sending."""
         return self._client(EventHubProducerClient, settings)
 
     def _client(self, kind: type[_Client], settings: dict[str, Any]) -> _Client:
@@ -139,9 +141,9 @@ class Connection:
         return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
 
     def _plaintext_problem(self) -> str | None:
-        """Why the client must not connect without TLS; None if it uses TLS or may do so."""
+        """The reason why the client must not connect without TLS; None if it uses TLS or may connect without it."""
         pairs = (part.partition("=") for part in (self.connection_string or "").split(";"))
-        # more spellings than today's client accepts
+        # includes spellings that the current client does not accept
         is_plaintext = any(
             key.strip().lower() == "usedevelopmentemulator" and value.strip().lower() != "false"
             for key, _, value in pairs
@@ -150,7 +152,7 @@ class Connection:
 
     def renew_credentials(self) -> None:
         """Replace a refused key or token in this process: the next client uses the key that `reference` contains now,
-        or a new token. An unusable key there leaves the old one in place."""
+        or a new token. If that key is unusable, the old one is kept."""
         if self.identity is not None:
             self.identity.tokens().renew()
         if self.reference is not None:
@@ -158,18 +160,19 @@ class Connection:
                 _NEWEST[self] = self._read_again()
             except OptionError as error:
                 _LOG.warning(
-                    "No new key after the old one was refused: hub=%s host=%s reason=%s",
+                    "No new key found after the old one was refused: hub=%s host=%s reason=%s",
                     self.hub_name, socket.gethostname(), describe(error),
                 )  # fmt: skip
 
     def with_current_key(self) -> Connection:
-        """The same hub with the key that `reference` contains now; unchanged if that is not usable."""
+        """The same connection with the key that `reference` contains now; unchanged if that key is unusable."""
         with contextlib.suppress(OptionError):
             return self if self.reference is None else replace(self, connection_string=self._read_again())
         return self
 
     def _read_again(self) -> str:
-        """The connection string that `reference` contains now. Raises `OptionError`, also if it names another hub."""
+        """The connection string that `reference` contains now. Raises `OptionError` if it is unusable or names another
+        hub."""
         options = {"connectionString": self.reference, "fullyQualifiedNamespace": None, "eventHubName": self.hub}
         found = Connection.from_options(options, self.network)
         if found.hub_name != self.hub_name:

@@ -1,4 +1,4 @@
-"""The options that make a `Connection`, for reading and for writing."""
+"""The options from which a `Connection` is created, for reading and for writing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from spark_ehbalance.settings.option_specs import OptionSpec
 
 _CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
 
-#: The options that may hold a secret, in lower case. They check themselves.
+#: The options that may contain a secret, in lower case. Their own parsers check for secrets.
 SECRET_OPTIONS = ("connectionstring", "clientsecret", "httpproxy")
 
 #: Option → declaration. `Connection.from_options` checks them.
 CONNECTION_OPTIONS = {
     "connectionString": OptionSpec(
-        meaning="connect with a key, best [by reference](security.md#secrets); with `EntityPath` it "
-        "needs no `eventHubName`"
+        meaning="connect with a key, best given [by reference](security.md#secrets); if it has an `EntityPath`, you "
+        "can omit `eventHubName`"
     ),
     "fullyQualifiedNamespace": OptionSpec(meaning="connect with Entra ID: the namespace's host name"),
     "credential": OptionSpec(
@@ -22,26 +22,28 @@ CONNECTION_OPTIONS = {
         "`package.module:callable`, which returns a `TokenCredential`",
         default="`default`",
     ),
-    "clientId": OptionSpec(meaning="the credential's client id, such as that of a user-assigned managed identity"),
+    "clientId": OptionSpec(meaning="the credential's client id, such as a user-assigned managed identity's"),
     "tenantId": OptionSpec(meaning="the credential's tenant"),
-    "clientSecret": OptionSpec(meaning="the secret of a service principal, best [by reference](security.md#secrets)"),
+    "clientSecret": OptionSpec(
+        meaning="the secret of a service principal, best given [by reference](security.md#secrets)"
+    ),
     "eventHubName": OptionSpec(meaning="the event hub"),
     "transportType": OptionSpec(
-        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](security.md#networks)",
-        default="`Amqp`, with `httpProxy` `AmqpOverWebsocket`",
+        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443; see [Networks](security.md#networks)",
+        default="`Amqp`; with `httpProxy`: `AmqpOverWebsocket`",
     ),
     "httpProxy": OptionSpec(
-        meaning="`http://HOST:PORT` of an HTTP proxy; with user and password "
+        meaning="`http://HOST:PORT` of an HTTP proxy; if it needs a user and password, given "
         "[by reference](security.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
         default="none",
     ),
     "customEndpointAddress": OptionSpec(
         meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
-        "(security.md#networks) with a certificate of its own name",
+        "(security.md#networks) whose certificate has that name",
         default="none",
     ),
     "caFile": OptionSpec(
-        meaning="PEM file with the trusted certificate authorities, at the same path on all machines",
+        meaning="PEM file of trusted certificate authorities, at the same path on all machines",
         default="certifi's",
     ),
     "allowPlaintextEmulator": OptionSpec(

@@ -1,4 +1,4 @@
-"""Parses connection strings as pasted by users. Pure. Errors never repeat a value, which may be a secret."""
+"""Parses connection strings as users paste them. Pure. Errors never repeat a value, because it may be a secret."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _QUOTES = ('""', "''", "“”")
 def parse(text: str) -> dict[str, str]:
     """The parts of a connection string by name, with the host as `Endpoint`. `join` is the inverse.
 
-    Ignores surrounding quotes, blanks around parts and names, and the case of names. Raises `ValueError` with the
-    problem.
+    Ignores surrounding quotes, blanks around parts and names, and the case of names. Raises `ValueError`, whose message
+    states the problem.
     """
     text = text.strip()
     if len(text) > 1 and text[0] + text[-1] in _QUOTES:
@@ -60,7 +60,7 @@ def join(parts: dict[str, str]) -> str:
 
 
 def host_of(address: str) -> str:
-    """Host and port, if any, of an address with or without scheme; without the default port of HTTPS."""
+    """The host of an address with or without a scheme, and its port if there is one other than HTTPS's default."""
     scheme = _SCHEME.match(address)
     host = address[scheme.end() if scheme else 0 :].removesuffix("/").strip()
     return host.removesuffix(":443") if scheme and scheme[1].lower() == "https" else host

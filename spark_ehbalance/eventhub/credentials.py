@@ -1,7 +1,7 @@
-"""Entra ID credentials: one of azure-identity by name, or one returned by a user's callable.
+"""Entra ID credentials: a class of azure-identity, chosen by name, or the result of a user's callable.
 
-The driver sends names and a client secret to planner and workers; each process creates the credential and fetches its
-own tokens.
+The driver sends only the name, the ids and a client secret to the planner and the workers; each process creates the
+credential and fetches its own tokens.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from spark_ehbalance.settings.secrets import redacted, resolve_secret
 #: The credential options.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
 
-#: The same options as storage options.
+#: The same options under the names of storage options.
 STORAGE_OPTIONS = ("credential", "client_id", "tenant_id", "client_secret")
 
 _Names = tuple[str, str, str, str]
 
-#: The value of `credential` that requires a client secret, and the default if one is set.
+#: The value of `credential` that requires a client secret. It is the default if a client secret is set.
 SERVICE_PRINCIPAL = "servicePrincipal"
 
 
 class _Kind(NamedTuple):
-    """A class of azure-identity, and its arguments for client id, tenant id and client secret."""
+    """A class of azure-identity, and the names of its arguments for client id, tenant id and client secret."""
 
     name: str
     client_id: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class _Kind(NamedTuple):
     client_secret: tuple[str, ...] = ()
 
 
-#: Values of the option `credential`. The classes read further settings from the environment.
+#: Values of the option `credential`, with their classes, which read further settings from the environment.
 CREDENTIALS = {
     "default": _Kind(
         "DefaultAzureCredential",
@@ -64,7 +64,7 @@ _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True)
 class Identity:
-    """Where a process gets Entra ID tokens: a credential's name, or `package.module:callable`."""
+    """How a process gets Entra ID tokens: `credential` is the name of a credential, or `package.module:callable`."""
 
     credential: str = "default"
     client_id: str | None = None
@@ -73,7 +73,8 @@ class Identity:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], names: _Names = OPTIONS) -> Identity:
-        """Parse the options with these `names`. Calls a callable once, to check what it returns.
+        """Parse the options with these `names`. If the credential is a callable, calls it once to check what it
+        returns.
 
         Raises `OptionError`.
         """
@@ -105,7 +106,7 @@ class Identity:
                 raise OptionError(
                     "EHB_OPTION_NOT_APPLICABLE",
                     option=f"{name}={redacted(id)}",
-                    reason=f"{names[0]}={known} takes none, unlike {others} and callables",
+                    reason=f"{names[0]}={known} does not accept it, unlike {others} and callables",
                 )
         if known != SERVICE_PRINCIPAL:
             return cls(known, client, tenant)
@@ -135,7 +136,7 @@ class Identity:
     def _create(self) -> TokenCredential:
         if self.is_callable:
             return self._call(OPTIONS)
-        from azure import identity  # slow to import, and often not needed
+        from azure import identity  # imported here because it is slow to import, and often not needed
 
         kind = CREDENTIALS[self.credential]
         values = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
@@ -168,7 +169,7 @@ class Identity:
             get_token = getattr(credential, "get_token", None)
         except EhBalanceError:
             raise
-        except (Exception, SystemExit) as error:  # any type: the module is user code
+        except (Exception, SystemExit) as error:  # any type, because the module is user code
             called = f"with {' and '.join(arguments)}" if arguments else "without arguments"
             raise self._unusable(names, f"importing and calling it {called} raised {error_text(error)}") from None
         if not callable(get_token) or inspect.iscoroutinefunction(get_token):
@@ -202,4 +203,4 @@ _LOCK = threading.Lock()
 _TOKENS: dict[Identity, TokenCache] = {}
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=clear_cache)  # threads that the child lacks may hold the locks
+    os.register_at_fork(after_in_child=clear_cache)  # threads that do not exist in the child may hold the locks

@@ -1,7 +1,7 @@
 """Requests a hub's metadata: its partitions, and the first and last event of each.
 
-The client's public calls open a connection per request and sleep in between (0.36 s each). Here one management
-connection stays open, and any number of requests takes little more than a round trip (`wire.management`).
+The client's public calls open a connection per request and sleep while they wait (0.36 s per call). Here, one
+management connection stays open, and any number of requests takes little more than a round trip (`wire.management`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ _LOG = logger(__name__)
 #: Seconds after which a management connection is replaced, well before its token expires (20 to 60 minutes).
 _CONNECTION_AGE = 600.0
 
-#: Seconds for which a hub may throttle all requests: seven or eight waits.
+#: Seconds for which a hub may throttle all requests before they fail: seven or eight waits.
 _BUSY_PATIENCE = 35.0
 
-#: Seconds for which a token is reused, at most half of its lifetime: the client returns a new one for every call, and
-#: a new token requires encoding all requests again.
+#: Seconds for which a token is reused, but at most half of its lifetime. The client returns a new token for every call,
+#: and a new token requires encoding all requests again.
 _TOKEN_AGE = 60.0
 
-#: Seconds for TLS, SASL, CBS and attach together, and for responses: round trips, possibly to another continent.
+#: Seconds for TLS, SASL, CBS and attach together, and also for responses: all are round trips, possibly to another
+#: continent.
 _RESPONSE_TIMEOUT = 20.0
 
-#: Client settings: one attempt, because the caller retries.
+#: Client settings. The client makes only one attempt, because the caller retries.
 _SETTINGS = {"retry_total": 0, "socket_timeout": 0.2}
 
 _HUB, _PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
@@ -53,7 +54,7 @@ _HUB, _PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The retained events of a partition: sequence numbers from `begin` to `end`, exclusive.
+    """The retained events of a partition: sequence numbers from `begin` up to but not including `end`.
 
     `last_offset` is the offset of event `end - 1`. `last_enqueued` is None if the partition never had an event.
     """
@@ -71,7 +72,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open connection. `token` is valid `until` a monotonic time."""
+    """An open connection. `token` may be used until the monotonic time `until`."""
 
     management: Management
     auth: Any
@@ -80,7 +81,7 @@ class _Opened:
     until: float = 0.0
 
     def with_token(self, now: float) -> _Opened:
-        """With a token that is valid at `now`."""
+        """This connection, with a token that is valid at `now`."""
         if now < self.until:
             return self
         access = self.auth.get_token()
@@ -88,13 +89,13 @@ class _Opened:
 
 
 class HubMetadata:
-    """Requests a hub's metadata. A context manager that closes its connection; for one thread at a time.
+    """Requests a hub's metadata. A context manager that closes its connection. Only one thread may use it at a time.
 
     Connects at the first request. Every request raises `HubUnavailableError` if no response arrives within
     `response_timeout` seconds, `MissingError` for a missing hub or partition, and `ClientVersionError`.
 
-    Event Hubs refuses more than 50 requests a second by all readers together: at most `most_requests` are sent per
-    second (None: no limit), and refused ones are repeated after the wait of Azure's clients.
+    Event Hubs refuses more than 50 requests a second from all readers together. So at most `most_requests` are sent per
+    second (None: no limit), and refused ones are repeated after the time for which Azure's clients wait.
     """
 
     def __init__(
@@ -110,12 +111,14 @@ class HubMetadata:
         self._response_timeout = response_timeout
         self._limiter = None if most_requests is None else RateLimiter(most_requests)
         self._opened: _Opened | None = None
-        #: When the last connection was opened (monotonic seconds); 0 before that.
+        #: When the last connection was opened (monotonic seconds); 0 before the first one.
         self.opened_at = 0.0
-        #: When the hub was created, in milliseconds since 1970; None before its partitions were listed, and for a
-        #: geo-replicated hub, whose creation time may change at a promotion, and whose offsets identify events.
+        #: When the hub was created, in milliseconds since 1970. None before its partitions were listed, and for a
+        #: geo-replicated hub, because a promotion may change the creation time (there, offsets identify events
+        #: instead).
         self.created_ms: int | None = None
-        #: The hub's clock (ms since 1970) at the first response about a partition; None before.
+        #: The time of the first response about a partition by the hub's clock (ms since 1970); None before that
+        #: response.
         self.first_answer_ms: int | None = None
 
     def __enter__(self) -> HubMetadata:
@@ -132,7 +135,8 @@ class HubMetadata:
         return tuple(id.decode() for id in response[b"partition_ids"])
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
-        """The states of `partitions`, all over one connection. Waits to keep the rate of requests below the limit."""
+        """The states of `partitions`, all requested over one connection. Waits where needed to keep the rate of
+        requests below the limit."""
         partitions = list(partitions)
         remaining, states, connection = partitions, dict[str, PartitionState](), 0.0
         while remaining:
@@ -164,7 +168,7 @@ class HubMetadata:
     # --- over the open connection ------------------------------------------------------------------------------
 
     def _responses(self, requests: Sequence[ManagementRequest]) -> list[Any]:
-        """The responses, all over one connection. Repeats throttled requests."""
+        """The responses, all received over one connection. Repeats throttled requests."""
         responses, connection = dict[int, Any](), 0.0
         give_up = time.monotonic() + _BUSY_PATIENCE
         while True:
@@ -189,7 +193,8 @@ class HubMetadata:
             time.sleep(wait)
 
     def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
-        """The responses over the open management connection; errors for throttled requests."""
+        """The responses received over the open management connection, with an error in place of each throttled
+        request's response."""
         failed, retried = requests[0], False
         while True:
             opened = self._opened
@@ -242,7 +247,7 @@ class HubMetadata:
             return _Opened(Management(handler, operation, transport.get_error), auth, closing.pop_all())
 
     def _opened_operation(self, handler: Any, connection: Any) -> Any:
-        """The client's operation on the hub's `$management`, with open connection and links."""
+        """The client's operation on the hub's `$management`, with its connection and links open."""
         from azure.eventhub._pyamqp import management_operation
 
         fields = {"status_code_field": b"status-code", "status_description_field": b"status-description"}
@@ -253,7 +258,7 @@ class HubMetadata:
         operation = make(handler._session, **fields)
         operation._mgmt_link._request_link.link_credit = 0  # the client would grant itself credit for 10,000 requests
         operation.open()
-        while not operation.ready():  # raises the reason of a failure
+        while not operation.ready():  # raises the error if opening failed
             handler._connection.listen()
         return operation
 
@@ -280,8 +285,8 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _retrieved_ms(response: dict[bytes, Any]) -> int:
-    """When the hub responded, in milliseconds since 1970 by its clock, or by this machine's if the response lacks
-    it."""
+    """When the hub responded, in milliseconds since 1970, by the hub's clock, or by this machine's if the response
+    contains no time."""
     return round(response.get(b"runtime_info_retrieval_time_utc") or 1000 * time.time())
 
 

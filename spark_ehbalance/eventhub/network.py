@@ -1,7 +1,7 @@
-"""Network settings: transport, proxy, address and trusted certificates; and errors that name the option to check.
+"""Network settings (transport, proxy, address, trusted certificates), and errors that name the option to check.
 
-The checks follow azure-eventhub: it uses a proxy only with a websocket, and requires a certificate for the host that it
-connects to, which is the custom address if there is one.
+The checks follow azure-eventhub: it uses a proxy only with a websocket, and the certificate must match the host that it
+connects to, which is the custom address if one is set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AMQP_PORT, _WEBSOCKET_PORT = 5671, 443
 
 #: Seconds for each step of opening a websocket, and for the TLS handshake: round trips, possibly to another continent
 #: and through a proxy. The client has no time limit of its own for a TLS handshake.
-_STEP = 10.0
+_STEP_TIMEOUT = 10.0
 
 #: A name or an IPv4 address: the client does not support IPv6 addresses.
 _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?"
@@ -61,14 +61,14 @@ class Proxy:
 
     host: str
     port: int
-    user: str | None = field(default=None, repr=False)  # some proxies take a token for it
+    user: str | None = field(default=None, repr=False)  # some proxies accept a token instead of a user name
     password: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class Network:
-    """How to reach the hub. `endpoint` is a host and a port, or None for the transport's port. `plaintext_emulator`
-    allows an emulator on another host without TLS."""
+    """How to reach the hub. `endpoint` is the custom address, a host and a port; the port is None if it is the
+    transport's default. `plaintext_emulator` allows connecting to an emulator on another host without TLS."""
 
     transport: str = AMQP
     proxy: Proxy | None = None
@@ -78,7 +78,7 @@ class Network:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Network:
-        """Parse the options named in `OPTIONS`. Raises `OptionError`, without passwords."""
+        """Parse the options named in `OPTIONS`. Raises `OptionError`, whose text never contains a password."""
         transport, proxy, endpoint, ca_file, plaintext = (options.get(name) for name in OPTIONS)
         network = cls(
             proxy=None if proxy is None else _proxy(proxy),
@@ -97,7 +97,7 @@ class Network:
 
     @property
     def websocket(self) -> bool:
-        """Whether AMQP goes over a websocket."""
+        """Whether AMQP is sent over a websocket."""
         return self.transport == WEBSOCKET
 
     def client_settings(self, namespace: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Network:
         return settings
 
     def plaintext_problem(self, namespace: str) -> str | None:
-        """Why UseDevelopmentEmulator=true must not disable TLS to `namespace`; None if it may.
+        """The reason why UseDevelopmentEmulator=true must not disable TLS to `namespace`; None if it may disable TLS.
 
         Proxies and routers could read the token, so nothing unencrypted may leave this machine.
         """
@@ -135,15 +135,16 @@ class Network:
         )
 
     def opening_timeout(self, seconds: float) -> float:
-        """The client's `socket_timeout`: `seconds`, but longer for a websocket, where it also limits connecting."""
-        return _STEP if self.websocket else seconds
+        """The client's `socket_timeout` while it connects: `seconds`, but always `_STEP_TIMEOUT` for a websocket, where
+        the timeout also limits opening the connection."""
+        return _STEP_TIMEOUT if self.websocket else seconds
 
     def _tls(self, namespace: str) -> ssl.SSLContext:
         path = self.ca_file or certifi.where()
         try:
             status = os.stat(path)
             return _context(path, (status.st_mtime_ns, status.st_size))
-        except OSError as error:  # also one of ssl
+        except OSError as error:  # includes the errors of ssl
             file = f"caFile={path}" if self.ca_file else f"certifi's list of authorities, {path},"
             problem = f"{file} is not readable on {socket.gethostname()}: {error.strerror}"
             raise NetworkError("EHB_NETWORK_INVALID", target=namespace, problem=problem) from None
@@ -151,8 +152,8 @@ class Network:
     # --- errors --------------------------------------------------------------------------------------------------
 
     def problem(self, error: BaseException, namespace: str) -> str | None:
-        """Why no connection to `namespace` could be opened, in one line that names the option to check; None for other
-        errors."""
+        """The reason why no connection to `namespace` could be opened, on one line that names the option to check; None
+        if `error` has another cause."""
         causes = list(_causes(error))
         opening = any(_NOT_OPENED in str(cause) for cause in causes)
         return next((text for cause in causes if (text := self._problem(cause, namespace, opening=opening))), None)
@@ -166,7 +167,7 @@ class Network:
         )
 
     def _problem(self, error: BaseException, namespace: str, *, opening: bool) -> str | None:
-        """`problem` by `error` alone, without its causes."""
+        """Like `problem`, but considers only `error` itself, not its causes."""
         kind, host = type(error).__name__, socket.gethostname()
         server, option = self._server(namespace)
         if isinstance(error, NetworkError):
@@ -191,7 +192,7 @@ class Network:
         return None
 
     def _server(self, namespace: str) -> tuple[str, str]:
-        """The server as host:port, and the option that names it."""
+        """The server as host:port, and the name of the option that sets it."""
         default = _WEBSOCKET_PORT if self.websocket else _AMQP_PORT
         if self.endpoint is not None:
             return f"{self.endpoint[0]}:{self.endpoint[1] or default}", "customEndpointAddress"
@@ -199,12 +200,13 @@ class Network:
         return host, "connectionString or fullyQualifiedNamespace"
 
     def _peer(self, namespace: str) -> tuple[str, str]:
-        """The server or proxy to which this machine connects, as host:port, and the option that names it."""
+        """The server or proxy to which this machine connects, as host:port, and the name of the option that sets it."""
         if self.proxy is not None:
             return f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
         server, option = self._server(namespace)
         if self.websocket and ("https_proxy" in os.environ or "HTTPS_PROXY" in os.environ):
-            # no_proxy decides which of the two; the variable may contain a password
+            # no_proxy decides which of the two is used; the proxy's address is not shown, because it may contain a
+            # password
             return f"{server} or the proxy in the environment", f"{option}, https_proxy and no_proxy"
         return server, option
 
@@ -274,7 +276,7 @@ def _proxy(value: str) -> Proxy:
 
 
 def _ca_file(value: str) -> str:
-    """The absolute path, after a test that reads the file. Executors read it at the same path."""
+    """The absolute path of the file, which is read once to check it. Executors read it at the same path."""
     path = os.path.abspath(value)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -296,8 +298,8 @@ class _Context(ssl.SSLContext):
 
     def wrap_socket(self, sock: socket.socket, *arguments: Any, **settings: Any) -> ssl.SSLSocket:
         before = sock.gettimeout()
-        if before is None:  # no limit by the client
-            sock.settimeout(_STEP)
+        if before is None:  # the client set no time limit
+            sock.settimeout(_STEP_TIMEOUT)
         with sock:  # the client owns it until the handshake ends: shutting it down aborts the handshake
             wrapped = super().wrap_socket(sock.dup(), *arguments, **settings)
         wrapped.settimeout(before)
@@ -306,8 +308,8 @@ class _Context(ssl.SSLContext):
 
 @functools.lru_cache(4)
 def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
-    """The process's context for an unchanged file: reading certifi's takes longer than connecting. As strict as the
-    client's own context."""
+    """The TLS context for an unchanged file, cached per process, because reading certifi's file takes longer than
+    connecting. The context is as strict as the client's own."""
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(path)
     return context
@@ -321,7 +323,7 @@ _CAUSE_ATTRIBUTES = ("error", "details", "inner_exception")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The causes of `error`, the first cause first, and `error` itself last."""
+    """The causes of `error`, starting with the root cause, and `error` itself last."""
     chain: list[BaseException] = []
     waiting = [error]
     while waiting:

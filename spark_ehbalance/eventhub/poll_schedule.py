@@ -1,7 +1,7 @@
-"""Decides when to request the states of which partitions. Pure. Times are seconds on a monotonic clock.
+"""Decides which partitions' states to request, and when. Pure. Times are seconds on a monotonic clock.
 
 Event Hubs answers 50 such requests a second (quotas page: GetRuntimeInformation) for all readers together. So requests
-become rarer while no events arrive, and are rare while a batch runs. `catch_up` requests states at once after a batch.
+become rarer while no events arrive, and stay rare while a batch runs. `catch_up` requests states at once after a batch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-#: Maximum requests per second of a group, and of a starting query: just under half of the service's limit, so that both
-#: together stay within it, lists of partitions included.
+#: Maximum requests per second of a group, and also of a starting query. Just under half of the service's limit, so that
+#: both together stay within it, including the requests for lists of partitions.
 MOST_REQUESTS = 24.0
 
-#: Maximum number of partitions in a first request: two seconds' worth, so that a query with many partitions begins to
-#: read known ones meanwhile.
+#: Maximum number of partitions in the first request: two seconds' worth, so that a query with many partitions can start
+#: to read the first ones before the others are known.
 MOST_NEW = 48
 
-#: Seconds of the rate limit's window: slightly over one, because requests may arrive closer together than sent.
+#: Length of the rate limit's window in seconds: slightly over one, because requests may arrive closer together than
+#: they were sent.
 _SECOND = 1.1
 
-#: Growth of the poll interval, in seconds per second without a change.
+#: Growth of the poll interval, in seconds per second in which nothing changed.
 _GROWTH = 0.05
 
 
@@ -30,8 +31,9 @@ class PollIntervals(NamedTuple):
     """Seconds between two requests.
 
     While the query waits: min(max(`shortest`, _GROWTH * seconds without a change), `longest`), where `longest` is about
-    the duration of a batch with one event. While a batch runs: `resting`, for metrics and loads. `listing`: for the
-    list of partitions, and the states of those that are not watched. `retry`: while the hub does not answer."""
+    the duration of a batch with one event. While a batch runs: `resting`, because only metrics and measured loads need
+    the states. For the list of partitions, and for the states of unwatched partitions: `listing`. While the hub does
+    not answer: `retry`."""
 
     shortest: float = 0.1
     longest: float = 0.5
@@ -51,13 +53,13 @@ class RateLimiter:
         self._made: deque[tuple[float, int]] = deque()  # times and numbers of recent requests
 
     def room(self, now: float) -> int:
-        """Number of requests allowed now."""
+        """Number of requests that are allowed now."""
         while self._made and self._made[0][0] <= now - _SECOND:
             self._made.popleft()
         return self._most - sum(count for _, count in self._made)
 
     def take(self, count: int, now: float) -> None:
-        """Record `count` requests made now."""
+        """Record that `count` requests are made now."""
         self._made.append((now, count))
 
     def wait(self, now: float) -> float:
@@ -67,13 +69,13 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class PollSchedule:
-    """Which partitions to request, and when. Methods that change it return a new one.
+    """Which partitions' states to request, and when. Immutable: methods return a changed copy.
 
-    A group's `members` share `most_requests` per second; a member that has not joined yet assumes two. `stale`:
-    partitions to refresh, by a request after this time. `known_at`: time of the request for each known state.
-    `unknown`: number of partitions that were never requested. `is_urgent`: a request is due as soon as the limit
-    allows, at `not_before`. `requested_at`: time of the last answered request; `changed_at`: of the last one whose
-    response differed from the previous one."""
+    A group's `members` share `most_requests` per second; a member that has not joined yet assumes two. `stale` maps
+    each partition to refresh to the time after which its state must be requested. `known_at` contains the time of the
+    request for each known state. `unknown` is the number of partitions that were never requested. `is_urgent` means
+    that a request is due as soon as the limit allows, at `not_before`. `requested_at` is the time of the last answered
+    request, and `changed_at` the time of the last one whose response differed from the previous response."""
 
     intervals: PollIntervals = INTERVALS
     most_requests: float = MOST_REQUESTS
@@ -89,14 +91,16 @@ class PollSchedule:
     changed_at: float = 0.0
 
     def watch(self, partitions: Iterable[str], members: int) -> tuple[PollSchedule, bool]:
-        """Poll `partitions` for events, and share the limit with `members`. The second value: whether a request is due
-        at once, because a partition is new."""
+        """Poll `partitions` for events, and share the limit with `members`. Also returns whether a request is due at
+        once because a partition is new."""
         watched = frozenset(partitions)
         added = watched - self.watched
         urgent = self.is_urgent or bool(added)
         after = replace(self, watched=watched, members=max(1, members), resting=False, is_urgent=urgent)
         if any(self.known_at.get(partition, 0.0) < self.requested_at for partition in added):
-            after = replace(after, not_before=0.0)  # a partition taken over ignores the limit, which is rare
+            after = replace(
+                after, not_before=0.0
+            )  # a partition that was just claimed ignores the limit, because that is rare
         return after, bool(added)
 
     def rest(self) -> PollSchedule:
@@ -104,7 +108,8 @@ class PollSchedule:
         return replace(self, resting=True)
 
     def refresh(self, partitions: Iterable[str], now: float) -> PollSchedule:
-        """Request the states of `partitions` again after `now`, as soon as the limit allows, besides watched ones."""
+        """Request the states of `partitions` again after `now`, as soon as the limit allows, in addition to watched
+        ones."""
         return replace(self, stale={**self.stale, **dict.fromkeys(partitions, now)})
 
     def due(self) -> float:
@@ -115,8 +120,8 @@ class PollSchedule:
         return max(self.not_before, self.requested_at + pause)
 
     def choose(self, partitions: Sequence[str], *, also_others: bool) -> tuple[PollSchedule, list[str]]:
-        """The hub's `partitions` to request now: at most `MOST_NEW` new ones, and of the stale and watched ones (with
-        `also_others`: all) as many as a second allows, oldest state first."""
+        """Choose the `partitions` to request now: at most `MOST_NEW` new ones, and as many of the stale and watched
+        ones (with `also_others`: of all) as the limit allows in a second, oldest state first."""
         most = max(1, int(self.most_requests / self.members))
         unknown = [partition for partition in partitions if partition not in self.known_at]
         new = unknown[:MOST_NEW]
@@ -131,12 +136,12 @@ class PollSchedule:
     def answered(
         self, requested: Sequence[str], began: float, *, changed: bool, others: int = 0, ended: float | None = None
     ) -> PollSchedule:
-        """Record the states of the partitions `requested` at `began`. `changed`: one differs from before. `others`:
-        number of other requests. `ended`: time of the last request, if they took a while."""
+        """Record that the partitions `requested` at `began` were answered. `changed` is whether a state differs from
+        before, `others` the number of other requests, and `ended` the time of the last request if they took a while."""
         rate = self.most_requests / self.members
         if self.unknown:  # `HubMetadata` limits the rate per connection only
             not_before = began if ended is None else ended + _SECOND
-        else:  # urgent requests beyond the rate delay the next one by at most a second
+        else:  # urgent requests beyond the limit delay the next request by at most a second
             count = min(len(requested) + others, max(1.0, rate))
             not_before = (began if ended is None else ended) + count / rate
         known_at = {**self.known_at, **dict.fromkeys(requested, began)}

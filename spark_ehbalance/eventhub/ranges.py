@@ -1,4 +1,5 @@
-"""Offset ranges: how many events of each partition a batch reads, in how many pieces, and from where. Pure."""
+"""Offset ranges: how many events a batch reads from each partition, in how many pieces, and from which position.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from itertools import pairwise
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 
-#: Event Hubs allows 5 readers without owner level per partition and group; one is reserved for a retry of a task.
+#: Event Hubs allows 5 readers without an owner level per partition and consumer group; one is reserved for a task's
+#: retry.
 MAX_PIECES = 4
 
 
@@ -18,11 +20,11 @@ MAX_PIECES = 4
 class Range:
     """The events of a partition with sequence numbers from `start` to `end`, exclusive.
 
-    `epoch` and `since_ms` are the lease's epoch and `owned_since_ms`; 0 without leases, or if unknown. The length is
-    `end - start`, more than the number of events if sequence numbers have gaps.
+    `epoch` and `since_ms` are the lease's epoch and `owned_since_ms`; 0 if there are no leases, or if unknown. The
+    length is `end - start`, which is more than the number of events if the sequence numbers have gaps.
 
-    In a geo-replicated hub, `start_offset` and `end_offset` are the offsets of the last events before `start` and
-    `end`; None if unknown.
+    In a geo-replicated hub, `start_offset` is the offset of the last event before `start`, and `end_offset` that of the
+    last event before `end`; None if unknown.
     """
 
     partition: str
@@ -40,8 +42,8 @@ class Range:
 def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:
     """The number of events to read per partition: `limit` in total, in proportion to the backlogs.
 
-    As with maxOffsetsPerTrigger of Spark's Kafka source, each partition with a backlog gets at least one event, even
-    beyond `limit`, so that none starves.
+    As with maxOffsetsPerTrigger in Spark's Kafka source, at least one event is read from each partition that has a
+    backlog, even beyond `limit`, so that no partition starves.
     """
     total = sum(backlogs.values())
     if limit is None or total <= limit:
@@ -52,7 +54,7 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
     if left <= 0:
         return first
     counts = {partition: first[partition] + left * more // total_rest for partition, more in rest.items()}
-    # Largest remainder method: partitions with the largest remainders get the events that rounding down left over.
+    # Largest remainder method: the events left over by rounding down go to the partitions with the largest remainders.
     by_remainder = sorted(rest, key=lambda p: (-(left * rest[p] % total_rest), p))
     for partition in by_remainder[: limit - sum(counts.values())]:
         counts[partition] += 1
@@ -60,8 +62,8 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
 
 
 def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
-    """Split `ranges` into at least `min_pieces`, as with minPartitions of Spark's Kafka source: larger ranges into
-    more, each into at most `MAX_PIECES`."""
+    """Split `ranges` into at least `min_pieces` pieces, as minPartitions does in Spark's Kafka source. Larger ranges
+    are split into more pieces, but each into at most `MAX_PIECES`."""
     counts = [1] * len(ranges)
     # Repeatedly split the range with the largest pieces.
     largest = [(-float(len(whole)), index) for index, whole in enumerate(ranges) if len(whole) > 1]
@@ -86,10 +88,12 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
 def retained_start(
     partition: str, position: int, state: PartitionState, fail_on_data_loss: bool, *, is_known: bool = True
 ) -> tuple[int, str]:
-    """The sequence number from which to continue reading `partition`, and a warning ("" if it is `position`).
+    """The sequence number from which to continue reading `partition`, and a warning, which is empty if that is
+    `position`.
 
-    Events are lost if `position` is before the first retained event, after the last one (recreated hub), or after an
-    event that the hub does not have (not `is_known`): raises `DataLossError` if `fail_on_data_loss`.
+    Events are lost if `position` is before the first retained event, after the last one (the hub was recreated), or
+    after an event that the hub does not have (not `is_known`). In that case, raises `DataLossError` if
+    `fail_on_data_loss`.
     """
     if is_known and state.begin <= position <= state.end:
         return position, ""

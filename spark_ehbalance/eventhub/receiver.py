@@ -44,14 +44,14 @@ SOCKET_TIMEOUT = 0.02
 _OPEN_TIMEOUT = 20.0
 
 #: Seconds to check that a consumer group exists: several round trips, possibly to another continent.
-_GROUP_PATIENCE = 2.0
+_GROUP_TIMEOUT = 2.0
 
-#: Partitions whose readers are disconnected concurrently: each needs a connection, and mostly waits.
-_AT_ONCE = 8
+#: Maximum number of partitions whose readers are disconnected concurrently. Each needs a connection, and mostly waits.
+_MAX_CONCURRENT = 8
 
 
 class DisconnectedError(Exception):
-    """Disconnected or refused in favour of another receiver, by the rules for owner levels.
+    """The hub disconnected or refused this receiver in favour of another one, by the rules for owner levels.
 
     `epoch` is the other receiver's owner level, None if the error does not contain it.
     """
@@ -62,11 +62,11 @@ class DisconnectedError(Exception):
 
 
 class OffsetNotFoundError(TransientError):
-    """Event Hubs does not have the offset: it is beyond the last event, a number in a geo-replicated hub, or possibly
-    belongs to a lost event."""
+    """Event Hubs does not have the offset: it is beyond the last event, is a plain number in a geo-replicated hub, or
+    possibly belongs to a lost event."""
 
 
-#: The client's names of the conditions for such offsets: `com.microsoft:georeplication:invalid-offset` and, without
+#: The conditions that the client reports for such offsets: `com.microsoft:georeplication:invalid-offset` and, without
 #: geo-replication, `com.microsoft:argument-error`.
 _NO_SUCH_OFFSET = ("georeplication:invalid-offset", "argument-error")
 
@@ -81,8 +81,8 @@ class PartitionAddress:
 
 
 class RowFormat(NamedTuple):
-    """How events become rows: the columns besides `sequenceNumber`; `json_properties` as for `rows.record_batch`,
-    `on_malformed` as for `rows.apply_policy`."""
+    """How events become rows: the columns besides `sequenceNumber`, the `json_properties` of `rows.record_batch`, and
+    the policy (`on_malformed`) of `rows.apply_policy`."""
 
     columns: frozenset[str] = rows.COLUMNS
     json_properties: bool = False
@@ -90,16 +90,16 @@ class RowFormat(NamedTuple):
 
 
 class Receiver:
-    """Receives the events of a partition as rows, in order and without gaps, from `start`: a sequence number, the
-    earliest enqueued time, or (text) the offset of the first event.
+    """Receives the events of a partition as rows, in order and without gaps, from `start` on: a sequence number, the
+    earliest enqueued time, or (as text) the offset of the first event.
 
-    An `owner_level` disconnects all receivers of the partition with the same, a lower or no level; with None the
+    An `owner_level` disconnects all receivers of the partition with the same level, a lower one or none. With None, the
     receiver shares the partition with up to four others. `prefetch` is the number of events that the hub sends ahead.
 
     Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers closes the receiver after the rows
-    before it: a new one at the gap shows whether these events exist.
+    before the gap. A new receiver at the gap shows whether the missing events exist.
 
-    Connects at the first call of `receive`. For one thread at a time. Receiving raises `DisconnectedError`,
+    Connects at the first call of `receive`. Only one thread may use it at a time. Receiving raises `DisconnectedError`,
     `TransientError`, `MalformedEventError`, `CredentialsRefusedError`, `NetworkError`, `MissingError` or
     `ClientVersionError`, and closes the receiver.
     """
@@ -126,7 +126,7 @@ class Receiver:
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._on_malformed = row_format.on_malformed
-        self._failure: str | None = None  # of the event after the returned ones
+        self._failure: str | None = None  # the problem of the event after the returned ones
         self._skipped = 0
         self._link: LinkReader | None = None
         self._schema = rows.schema_of(row_format.columns)
@@ -139,34 +139,34 @@ class Receiver:
         self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
-        """Up to `most` rows; none if none arrived within `wait` seconds, or if it is closed.
+        """Up to `most` rows; no rows if none arrived within `wait` seconds, or if the receiver is closed.
 
-        Waits for further events only while they arrive without a pause. `wanted` limits the number of events that the
-        hub sends for this call and later ones.
+        After the first event, waits for further ones only while they arrive without a pause. `wanted` limits the number
+        of events that the hub sends for this call and later ones.
         """
         if self.closed:
             return pa.RecordBatch.from_pylist([], self._schema)
         if self._failure is not None:
             self._fail(self._failure)
         with self._errors():
-            link = self._opened()
+            link = self._open_link()
             try:
                 received = self._decoder.record_batch(link.receive(most, wait, wanted))
             finally:
                 link.release()
-        return self._checked(received)
+        return self._check_rows(received)
 
     def confirm(self, wait: float) -> None:
-        """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. Raises as `receive`
-        does."""
+        """Connect, and wait for at most `wait` seconds until the hub has accepted the receiver. Raises the same errors
+        as `receive`."""
         with self._errors():
-            self._opened().confirm(wait)
+            self._open_link().confirm(wait)
 
     def is_usable(self) -> bool:
-        """Whether it can be kept for later: it is connected, and its token does not expire soon."""
+        """Whether the receiver can be kept for later: it is connected, and its token does not expire soon."""
         try:
             return self._link is not None and self._link.is_usable()
-        except Exception:  # any error closes it
+        except Exception:  # any error closes the receiver
             return False
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Receiver:
         if self._link is not None:
             self._link.close()
 
-    def _checked(self, received: Rows) -> pa.RecordBatch:
+    def _check_rows(self, received: Rows) -> pa.RecordBatch:
         sound = received if self._gaps else until_gap(received, self.next if self._began else None)
         if len(sound.batch) < len(received.batch):
             _LOG.info("Sequence numbers have a gap, reopening the receiver: partition=%s", self._address.partition)
@@ -204,7 +204,7 @@ class Receiver:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Closes the receiver on an error, and translates it into one that `receive` raises."""
+        """Closes the receiver on an error, and translates the error into one that `receive` may raise."""
         try:
             try:
                 yield
@@ -218,15 +218,15 @@ class Receiver:
             self.close()
             if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
                 raise OffsetNotFoundError(str(error).splitlines()[0]) from error
-            raise _translated(error, self._address) from error
+            raise _translate(error, self._address) from error
         except (TransientError, EhBalanceError):
             self.close()
             raise
 
     # --- connecting ------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> LinkReader:
-        """The link, taken over from the client after it was opened."""
+    def _open_link(self) -> LinkReader:
+        """The link. It is opened by the client at the first call, and then taken over from it."""
         if self._link is None:
             with private_calls():
                 self._consumer = self._make_consumer()
@@ -248,13 +248,13 @@ class Receiver:
             prefetch=self._prefetch,
             event_position_inclusive=True,
         )
-        # No keep-alive thread: every close would wait for it, and a forking process must not have one. An idle receiver
-        # that the service drops is opened again.
+        # No keep-alive thread: every close would wait for it, and a process that forks must not have one. If the
+        # service drops an idle receiver, it is opened again.
         consumer._keep_alive = 0
         return consumer
 
     def _open(self) -> None:
-        """Open the connection and attach the link, without granting credit."""
+        """Open the connection and attach the link, but grant no credit."""
         deadline = time.monotonic() + _OPEN_TIMEOUT
         with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
             try:
@@ -265,7 +265,7 @@ class Receiver:
                             raise TransientError(f"{namespace} did not attach the link in {_OPEN_TIMEOUT:g} s")
             except TokenUnavailableError as error:
                 raise TransientError(describe(error)) from None
-            except (ClientVersionError, OptionError):  # the latter: a credential's callable failed
+            except (ClientVersionError, OptionError):  # OptionError: the callable of a credential failed
                 raise
             except Exception as error:
                 if self._consumer.running:
@@ -274,14 +274,14 @@ class Receiver:
 
 
 def check_group(address: PartitionAddress) -> None:
-    """Raise `MissingError` if the consumer group of an existing hub does not exist, or `ClientVersionError`. Ignores
-    other errors, which readers report.
+    """Raise `MissingError` if an existing hub lacks the consumer group, or `ClientVersionError`. Ignores other errors,
+    because readers report them.
 
     Opens a receiver without an owner level, because the management link ignores the group.
     """
     try:
         with contextlib.closing(Receiver(address, START_OFFSET, owner_level=None, prefetch=1)) as receiver:
-            receiver.confirm(_GROUP_PATIENCE)
+            receiver.confirm(_GROUP_TIMEOUT)
     except MissingError:
         raise
     except (DisconnectedError, TransientError, HubUnavailableError) as error:
@@ -289,7 +289,8 @@ def check_group(address: PartitionAddress) -> None:
 
 
 def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
-    """Disconnect readers with these owner levels or lower ones. Logs failures."""
+    """Disconnect the readers of these partitions that have the given owner level or a lower one. Failures are only
+    logged."""
 
     def disconnect(address: PartitionAddress, owner_level: int) -> None:
         try:
@@ -300,13 +301,14 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
                 "Former owners' receivers not disconnected: partition=%s reason=%s", address.partition, describe(error)
             )
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         list(pool.map(disconnect, owner_levels, owner_levels.values()))
 
 
-def _translated(error: EventHubError, address: PartitionAddress) -> Exception:
+def _translate(error: EventHubError, address: PartitionAddress) -> Exception:
     text = error_message(error)
-    # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
+    # The first epoch in the text is the other receiver's. The word "epoch" alone is no evidence: it may be part of a
+    # hub's name.
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
         return DisconnectedError(text, int(epoch[1]) if epoch else None)

@@ -1,4 +1,4 @@
-"""Resolves starting positions, such as `latest` or a time, and offsets to sequence numbers."""
+"""Resolves starting positions, such as `latest` or a time, and offsets into sequence numbers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _LOG = logger(__name__)
 
 _T = TypeVar("_T")
 
-#: Events per receive call while searching an offset: the default of Azure's client.
-_MOST = 300
+#: Events per receive call while searching for an offset: the default of Azure's client.
+_MAX_EVENTS = 300
 
-#: Minimum age at which events are deleted: the shortest retention of a hub.
-_SHORTEST_RETENTION = timedelta(hours=1)
+#: The shortest retention that a hub can have: younger events are not deleted.
+_MIN_RETENTION = timedelta(hours=1)
 
-#: Partitions that are resolved concurrently: each needs a connection, and mostly waits.
-_AT_ONCE = 8
+#: Maximum number of partitions that are resolved concurrently. Each needs a connection, and mostly waits.
+_MAX_CONCURRENT = 8
 
-#: Partitions per log line: five seconds of requests.
-_LOGGED = round(5 * MOST_REQUESTS)
+#: Number of partitions after which a log line is written: five seconds' worth of requests.
+_LOG_EVERY = round(5 * MOST_REQUESTS)
 
 #: Seconds without an event after which a receiver has none to deliver: several round trips to another continent.
 QUIET = 5.0
@@ -56,9 +56,10 @@ def resolve(
 ) -> Position:
     """Resolve `position` in a partition with this `state`.
 
-    Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. If a reader with
-    an owner level of at most `highest_level` refuses readers without one, uses that level, which disconnects the reader
-    for a moment. Raises `OptionError` if the offset belongs to another event than the sequence number."""
+    Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. If the hub refuses
+    receivers without an owner level because a reader has one of at most `highest_level`, uses the same level, which
+    disconnects that reader for a moment. Raises `OptionError` if the position's offset and sequence number belong to
+    different events."""
     if position is PartitionEnd.EARLIEST:
         return Position.before(state.begin)
     if position is PartitionEnd.LATEST:
@@ -80,17 +81,18 @@ def latest_ends(
     partitions: Iterable[str],
     request_states: Callable[[list[str]], Mapping[str, PartitionState]],
 ) -> dict[str, Position]:
-    """The current ends of the `partitions` that start at `latest`. `request_states` may take 40 s for 1,000."""
+    """The current ends of those `partitions` that start at `latest`. `request_states` may take 40 s for 1,000
+    partitions."""
     latest = [partition for partition in partitions if positions.position(partition) is PartitionEnd.LATEST]
     ends = dict[str, Position]()
-    for first in range(0, len(latest), _LOGGED):
+    for first in range(0, len(latest), _LOG_EVERY):
         if ends:
             _LOG.info(
                 "Resolving startingPosition=latest before the first read: resolved=%d partitions=%d",
                 len(ends),
                 len(latest),
             )
-        requested = latest[first : first + _LOGGED]
+        requested = latest[first : first + _LOG_EVERY]
         states = request_states(requested)
         ends |= {partition: states[partition].end_position for partition in requested}
     return ends
@@ -104,20 +106,21 @@ def resolve_start(
     state: PartitionState,
     timeout: float,
 ) -> Position:
-    """Resolve the starting position of a group's member, at `now`, where `latest` is the time of the group's first
-    start, both by the hub's clock.
+    """Resolve the starting position of a group's member. `now` and `latest`, the time at which the group first started,
+    are times by the hub's clock.
 
-    If events may have aged out since then, the result is before the first retained event, which counts as data loss.
+    If events may have aged out since `latest`, the result is a position before the first retained event, which counts
+    as data loss.
     """
     start = latest if position is PartitionEnd.LATEST else position
-    # May disconnect an Azure event processor for a moment: they read with owner level 0 and reconnect.
+    # May disconnect an Azure event processor for a moment. Such processors read with owner level 0, and reconnect.
     found = resolve(start, address, state, timeout, highest_level=0)
     had_events = state.last_enqueued is not None and state.last_enqueued >= latest
     if (
         position is PartitionEnd.LATEST
         and had_events
         and 0 < state.begin == found.next
-        and now - latest >= _SHORTEST_RETENTION
+        and now - latest >= _MIN_RETENTION
     ):
         return Position.before(state.begin - 1)
     return found
@@ -126,8 +129,8 @@ def resolve_start(
 def _checked(
     position: Position, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
 ) -> Position:
-    """Return `position`, or raise `OptionError` if its offset belongs to another event: this source reads from the
-    number, other clients from the offset."""
+    """Return `position`, or raise `OptionError` if its offset and sequence number belong to different events: this
+    source would read from the sequence number, but other clients from the offset."""
     if position.offset in (None, START_OFFSET) or not state.begin < position.next <= state.end:
         return position
     number = position_after_offset(position.offset, address, state, timeout, highest_level).sequence_number
@@ -144,11 +147,12 @@ def _checked(
 def position_after_offset(
     offset: str, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None = None
 ) -> Position:
-    """The position after the event at `offset`, in a partition with this `state`. `highest_level` as for `resolve`.
+    """The position after the event at `offset`, in a partition with this `state`. `highest_level` has the same meaning
+    as in `resolve`.
 
-    Without such an event, the position of the first later one; if that is the first retained event, the position before
-    it, which counts as data loss. Raises `HubUnavailableError` if the hub refuses `offset`, or if no event arrives
-    within `timeout` seconds.
+    If there is no such event, returns the position of the first later one. If that is the first retained event, returns
+    the position before it, which counts as data loss. Raises `HubUnavailableError` if the hub refuses `offset`, or if
+    no event arrives within `timeout` seconds.
     """
     if offset == state.last_offset:
         return state.end_position
@@ -169,15 +173,15 @@ def position_after_offset(
 
 
 def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
-    """The offset for this sequence number in a checkpoint; None if it is not found within `timeout` seconds.
+    """The offset to store in a checkpoint for this sequence number; None if it is not found within `timeout` seconds.
 
-    Where a compacted hub has deleted the event: the offset of the last one before it, or `START_OFFSET`. Disconnects
-    readers with the same or a lower owner level for a moment, so they must reconnect.
+    If a compacted hub has deleted the event, returns the offset of the last event before it, or `START_OFFSET`.
+    Disconnects readers with the same or a lower owner level for a moment, so they must reconnect.
     """
     deadline, distance = time.monotonic() + timeout, 0
     with contextlib.suppress(HubUnavailableError):
         while True:
-            start, most = max(0, sequence_number - distance), min(1 + distance, _MOST)
+            start, most = max(0, sequence_number - distance), min(1 + distance, _MAX_EVENTS)
 
             def last(receiver: Receiver, deadline: float, most: int = most) -> tuple[str | None] | None:
                 return _last_up_to(receiver, sequence_number, most, deadline)
@@ -197,11 +201,11 @@ def resolve_all(
     *,
     needed: bool = False,
 ) -> dict[str, _T]:
-    """Results of `resolve_one` by partition, without None. It receives the seconds left until the monotonic time
-    `deadline`.
+    """The results of `resolve_one` by partition, except those that are None. `resolve_one` receives the seconds left
+    until the monotonic time `deadline`.
 
-    Logs and omits partitions where it raises `HubUnavailableError`; if no result remains but `needed`, raises the first
-    error.
+    Logs and omits partitions for which it raises `HubUnavailableError`. If there is no result at all although `needed`,
+    raises the first error.
     """
     errors: list[HubUnavailableError] = []
 
@@ -212,17 +216,17 @@ def resolve_all(
             errors.append(error)
             return address.partition, None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         results = {partition: result for partition, result in pool.map(resolved, addresses) if result is not None}
     if errors and needed and not results:
         raise errors[0]
     for error in errors:
-        _LOG.warning("Partition not read until this succeeds: %s", error)
+        _LOG.warning("The partition will not be read until its position is resolved: %s", error)
     return results
 
 
 def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:
-    """Whether a geo-replicated hub has the event at `position`, or it has aged out; None if no event arrives there.
+    """Whether a geo-replicated hub has the event at `position`, or had it until it aged out; None if no event arrives.
 
     Raises `HubUnavailableError` after `timeout` seconds.
     """
@@ -236,15 +240,15 @@ def has_event(position: Position, address: PartitionAddress, timeout: float, own
 
 
 def probe_end(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
-    """The sequence number after the first events received from `start`; None if none arrives within `timeout`
+    """The sequence number after the first events received from `start` on; None if no event arrives within `timeout`
     seconds."""
 
     def end(receiver: Receiver, deadline: float) -> int | None:
-        first = _first_number(receiver, deadline, _MOST)
+        first = _first_number(receiver, deadline, _MAX_EVENTS)
         return None if first is None else receiver.next
 
     with contextlib.suppress(HubUnavailableError):
-        return _received(address, start, timeout, "an event", end, level=owner_level, prefetch=_MOST)
+        return _received(address, start, timeout, "an event", end, level=owner_level, prefetch=_MAX_EVENTS)
     return None
 
 
@@ -259,9 +263,9 @@ def _received(
     highest_level: int | None = None,
     **settings: Any,
 ) -> _T:
-    """The first result of `read`, called with a new receiver at `start` and the deadline until it is not None.
-    `settings` are further arguments of the receiver. Raises `OffsetNotFoundError`, and at the deadline
-    `HubUnavailableError`, which contains `what`."""
+    """Call `read` with a new receiver at `start` and the deadline, repeatedly until it returns a result other than
+    None, and return that. `settings` are further arguments of the receiver. Raises `OffsetNotFoundError` and, at the
+    deadline, `HubUnavailableError`, whose text contains `what`."""
     last_error: Exception = TimeoutError("no event arrived")
     refused = False
     deadline = time.monotonic() + timeout
@@ -274,8 +278,8 @@ def _received(
             if found is not None:
                 return found
         except DisconnectedError as other:
-            # The same level disconnects the reader for a moment; this group's readers reconnect. Its epoch is lower
-            # than the lease's if its batch began before a seek.
+            # Using the same level disconnects the reader for a moment; this group's readers reconnect. The reader's
+            # epoch is lower than the lease's if its batch began before a seek.
             if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
                 level = other.epoch
             last_error = other
@@ -284,7 +288,7 @@ def _received(
         except TransientError as error:
             last_error = error
         except CredentialsRefusedError as error:
-            if refused:  # with a new token as well
+            if refused:  # refused even with a new token
                 raise
             refused, last_error = True, error
             address.connection.renew_credentials()
@@ -298,13 +302,14 @@ def _not_found(address: PartitionAddress, what: str, error: Exception, limit: st
 
 
 def _first_event(receiver: Receiver) -> tuple[int, str | None] | None:
-    """Sequence number and offset, if readable, of the first event of `receiver`; None if none arrived."""
+    """The sequence number of the first event that `receiver` returns, and its offset if readable; None if no event
+    arrived."""
     events = receiver.receive(1, wait=1.0)
     return (sequence_numbers(events)[0].as_py(), events["offset"][0].as_py()) if events.num_rows else None
 
 
 def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None] | None]:
-    """`_first_event`, after an event arrived or none did for `QUIET` seconds."""
+    """The result of `_first_event`, once an event has arrived or none has arrived for `QUIET` seconds."""
     quiet = time.monotonic() + QUIET
     while True:
         if (found := _first_event(receiver)) is not None or time.monotonic() > quiet:
@@ -312,8 +317,8 @@ def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None
 
 
 def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
-    """The offset of the last event of `receiver` up to `sequence_number`, or `(None,)` if it begins with a later one;
-    None if no event shows that before the deadline."""
+    """The offset of the last event up to `sequence_number` that `receiver` returns, or `(None,)` if its first event is
+    a later one; None if the events that arrive before the deadline do not settle it."""
     last: str | None = None
     while not receiver.closed and time.monotonic() < deadline:
         events = receiver.receive(most, wait=1.0)
@@ -327,7 +332,7 @@ def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: f
 
 
 def _first_number(receiver: Receiver, deadline: float, most: int = 1) -> int | None:
-    """The sequence number of the first event of `receiver`; None if none arrived before the deadline."""
+    """The sequence number of the first event that `receiver` returns; None if no event arrived before the deadline."""
     while receiver.first is None and not receiver.closed and time.monotonic() < deadline:
         receiver.receive(most, wait=1.0)
     return receiver.first

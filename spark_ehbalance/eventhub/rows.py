@@ -45,29 +45,30 @@ COLUMNS = frozenset(ARROW_SCHEMA.names)
 SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME = b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"
 PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 
-#: Annotations that have a column of their own.
+#: Annotations that have their own column.
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
-#: The annotation that counts a geo-replicated hub's promotions, and its value in other hubs, which `systemProperties`
-#: omits: the service sends it with every event, so no row's map would be empty.
+#: The annotation that counts a geo-replicated hub's promotions, and its value in other hubs. `systemProperties` omits
+#: that value, because the service sends it with every event, so no row's map would be empty.
 EPOCH, NO_EPOCH = b"x-opt-sequence-number-epoch", -1
 
-#: Salts hashed bytes and texts, so that no sender can choose colliding ones: Spark's workers have PYTHONHASHSEED=0.
+#: Salt for hashed bytes and texts, so that no sender can choose colliding ones: Spark's workers run with
+#: PYTHONHASHSEED=0, so Python's own hashes are predictable.
 SALT = secrets.token_bytes(8)
 TEXT_SALT = SALT.hex()
 
-#: The input of a row: the body or None; message properties and all annotations, which `record_batch` consumes; and the
-#: application properties.
+#: The input of a row: the body or None; the message properties and all annotations, a map that `record_batch` modifies;
+#: and the application properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
 #: Keys in `systemProperties` of an unreadable event: the reason, and its bytes in base64.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
-#: The values of the option `onMalformed`: unreadable events fail the query, become rows of their readable fields, or
-#: are skipped. An unreadable sequence number always fails, because the next position is unknown.
+#: The values of the option `onMalformed`: unreadable events fail the query, become rows with their readable fields, or
+#: are skipped. An unreadable sequence number always fails the query, because the next position is unknown.
 POLICIES = FAIL, KEEP, SKIP = ("fail", "keep", "skip")
 
-#: The sequence numbers that fit their column; and the largest time in milliseconds that fits its column of
+#: The sequence numbers that fit their column, and the largest time in milliseconds that fits its column, which is in
 #: microseconds.
 _SEQUENCE_NUMBERS = range(-(2**63), 2**63)
 MOST_TIME = _SEQUENCE_NUMBERS[-1] // 1000
@@ -81,7 +82,7 @@ class Binary(bytes):
 
 
 class Key(bytes):
-    """A key of a large map, with a hash that no sender can predict; no plain `bytes` finds it."""
+    """A key of a large map, with a hash that no sender can predict. Looking it up with plain `bytes` fails."""
 
     __slots__ = ()
 
@@ -98,7 +99,7 @@ def large_map_key(key: Any) -> bytes:
 
 
 class UnreadableError(Exception):
-    """An unreadable event. `known` contains its readable annotations that have a column."""
+    """An event cannot be read. `known` contains those of its readable annotations that have a column."""
 
     def __init__(self, reason: str, known: Mapping[Any, Any] | None = None) -> None:
         super().__init__(reason)
@@ -106,7 +107,7 @@ class UnreadableError(Exception):
 
 
 def check(system: Mapping[Any, Any]) -> None:
-    """Raise `UnreadableError` if the sequence number is missing, or it or the time does not fit its column."""
+    """Raise `UnreadableError` if the sequence number is missing, or if it or the time does not fit its column."""
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
     if not _fits(number, _SEQUENCE_NUMBERS):
         problem = "it has no sequence number" if number is None else "its sequence number does not fit the column"
@@ -142,24 +143,25 @@ def data_body(parts: Iterable[bytes | None]) -> bytes | None:
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
-    """The body of an event sent as AMQP sequences, which have no bytes: their text."""
+    """The body of an event sent as AMQP sequences: their text, because they have no bytes."""
     return value_body([item for part in parts for item in part])
 
 
 def value_body(value: Any) -> bytes | None:
-    """The body of an event sent as an AMQP value: the bytes of text and binary, else its text, None for null."""
+    """The body of an event sent as an AMQP value: the bytes of text and binary, None for null, and the text of any
+    other value."""
     return value if value is None or isinstance(value, bytes) else _TEXT_OF.get(type(value), _json)(value).encode()
 
 
 class Rows(NamedTuple):
-    """A batch, and the problem of each row, by index, that substitutes an unreadable event."""
+    """A batch, and the indices of the rows that replace unreadable events, each with the problem."""
 
     batch: pa.RecordBatch
     unreadable: Mapping[int, str] = MappingProxyType({})
 
 
 def schema_of(columns: Collection[str]) -> pa.Schema:
-    """`ARROW_SCHEMA` with only these columns and the sequence number, which readers need."""
+    """`ARROW_SCHEMA` with only these columns and the sequence number, which readers always need."""
     return pa.schema([field for field in ARROW_SCHEMA if field.name in columns or field.name == "sequenceNumber"])
 
 
@@ -173,11 +175,11 @@ def record_batch(
 ) -> pa.RecordBatch:
     """`events` of `partition` as a record batch of `schema`, which `schema_of` returned.
 
-    Property values: strings unchanged, binary as a JSON array of signed bytes, anything else as JSON text; with
-    `json_properties` all are JSON text, as in the Scala connector. Of several keys with the same text the last one
-    counts.
+    Property values: strings stay unchanged, binary becomes a JSON array of signed bytes, and anything else becomes JSON
+    text. With `json_properties`, all values become JSON text, as in the Scala connector. If several keys have the same
+    text, the last one counts.
     """
-    # No event is kept: many live objects would keep Python's garbage collector busy.
+    # No event object is kept, because many live objects would keep Python's garbage collector busy.
     bodies, columns = list[Any](), {name: list[Any]() for name in COLUMN_ANNOTATIONS}
     own, others = Maps(json_properties), Maps(json_properties)
     with_own, with_others = "properties" in schema.names, "systemProperties" in schema.names
@@ -205,26 +207,27 @@ def record_batch(
 
 
 def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
-    """The rising sequence numbers of a record batch; null for an unreadable one."""
+    """The ascending sequence numbers of a record batch; null where the number is unreadable."""
     return batch.column("sequenceNumber")
 
 
 class CheckedRows(NamedTuple):
-    """The rows to return, and the position after them. `failure`: why the next event fails the range. `skipped`: number
-    of skipped events. `problem`: why the first one was skipped."""
+    """The rows to return, and the position after them. `failure` is the reason why the next event fails the range,
+    `skipped` the number of skipped events, and `problem` the reason why the first of them was skipped."""
 
     batch: pa.RecordBatch
     first: int | None  # sequence number of the first event, None if there is none
-    next: int | None  # the lowest that the next event can have, None if it is not known
+    next: int | None  # the lowest sequence number that the next event can have, None if unknown
     failure: str | None = None
     skipped: int = 0
     problem: str | None = None
 
 
 def until_gap(rows: Rows, expected: int | None) -> Rows:
-    """The prefix of events with consecutive sequence numbers, and the event after it if it has none.
+    """The prefix of events with consecutive sequence numbers, and the event after it if that event has no sequence
+    number.
 
-    `expected` is the first event's number, None for any.
+    `expected` is the first event's expected sequence number; None allows any.
     """
     batch, unreadable = rows
     numbers = sequence_numbers(batch)
@@ -274,7 +277,7 @@ def apply_policy(rows: Rows, expected: int | None, policy: str) -> CheckedRows:
 
 
 class Maps:
-    """Builds a column of maps from AMQP values; `as_json` as `json_properties` of `record_batch`."""
+    """Builds a column of maps from AMQP values. `as_json` has the meaning of `json_properties` in `record_batch`."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -286,7 +289,9 @@ class Maps:
         """Add a row."""
         if row:
             self._keys += row
-            self._values += _forms(row.values(), self._as_json)  # now: some values are larger than their texts
+            self._values += _forms(
+                row.values(), self._as_json
+            )  # converted now, because some values are larger than their texts
         self._offsets.append(len(self._keys))
 
     def column(self) -> pa.MapArray:
@@ -323,7 +328,7 @@ def empty_maps(count: int) -> pa.MapArray:
 
 
 def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
-    """Values of maps as texts; `as_json` as for `Maps`."""
+    """Values of maps as texts. `as_json` has the same meaning as in `Maps`."""
     return _texts(_forms(values, as_json))
 
 
@@ -340,13 +345,13 @@ def optional_text(value: Any) -> str | None:
 
 def _texts(values: list[Any]) -> pa.StringArray:
     try:
-        return pa.array(values, pa.string())  # bytes too, if they are UTF-8
+        return pa.array(values, pa.string())  # bytes as well, if they are UTF-8
     except pa.ArrowException:
         return pa.array(map(optional_text, values), pa.string())
 
 
 def _text(value: Any) -> str:
-    """The text of a key, or of a value in a column of texts. Bytes that are not UTF-8 were sent as binary."""
+    """The text of a key, or of a value in a text column. Bytes that are not UTF-8 are treated as binary."""
     if not isinstance(value, bytes):
         return _json(value) if isinstance(value, (list, dict)) else str(value)
     try:
@@ -367,7 +372,7 @@ def _float(value: float) -> str:
     return repr(value) if isfinite(value) else _JSON.encode(value)
 
 
-#: The JSON of these types. `JSONEncoder` takes 3 µs for each, and a message may have a million.
+#: Conversions of these types to JSON. `JSONEncoder` takes 3 µs per value, and a message may have a million values.
 _NUMBERS: dict[type, Callable[[Any], str]] = {
     int: repr,
     float: _float,
@@ -375,12 +380,12 @@ _NUMBERS: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "null",
 }
 
-#: The text of the most frequent types: the same as their JSON, but faster.
+#: Conversions of the most frequent types to text. The result equals their JSON (strings stay unchanged), but is faster.
 _TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float, Binary: _bytes}
 
 
 def _json(value: Any) -> str:
-    """JSON text. Values are nested at most `values.MAX_DEPTH` deep."""
+    """The JSON text of a value, which is nested at most `values.MAX_DEPTH` deep."""
     if isinstance(value, list):
         return f"[{', '.join(map(_json, value))}]"
     if isinstance(value, dict):

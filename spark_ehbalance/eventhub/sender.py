@@ -1,6 +1,6 @@
-"""A link that sends events to a partition, or to the hub, which then chooses a partition per batch.
+"""A link that sends events to a partition, or to the hub, which then chooses a partition for each batch.
 
-The client opens the link. `wire.encoder` encodes the batches, because the client takes 25 µs per event.
+The client opens the link, but `wire.encoder` encodes the batches, because the client's encoder takes 25 µs per event.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from spark_ehbalance.eventhub.wire.encoder import Batch
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 
-#: Timeout of the client's socket in seconds: its default.
+#: Timeout of the client's socket in seconds: the client's default.
 _SOCKET_TIMEOUT = 0.2
 
 
 class Sender:
     """Sends to a partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a time.
 
-    Its calls raise the errors of `translate_error` or `ClientVersionError`, and close it. Sending `unanswered` batches
-    again may duplicate events.
+    Methods raise the errors of `translate_error` or `ClientVersionError`, and then close the sender. Sending
+    `unanswered` batches again may duplicate events.
     """
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
@@ -38,7 +38,7 @@ class Sender:
         self._client: Any = None
         self._producer: Any = None
         self._link: SendingLink | None = None
-        #: Number of times that the hub throttled it.
+        #: Number of times that the hub throttled this sender.
         self.busy = 0
 
     def most_bytes(self, deadline: Deadline) -> int:
@@ -49,12 +49,12 @@ class Sender:
 
     @property
     def unanswered(self) -> list[Batch]:
-        """Sent batches without an acknowledgement."""
+        """Sent batches that were not acknowledged."""
         return self._link.unanswered if self._link is not None else []
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send the batches of a window (`encoder.windows`) concurrently, and wait for their acknowledgements until the
-        attempt of `deadline` ends. Removes acknowledged batches from the list, also on an error."""
+        """Send the batches of a `window` (`encoder.windows`) concurrently, and wait for their acknowledgements until
+        the attempt of `deadline` ends. Removes acknowledged batches from `window`, even if an error is raised."""
         with self._errors(), private_calls():
             link = self._opened(deadline)
             link.send(window, deadline)
@@ -80,7 +80,7 @@ class Sender:
             )
             with private_calls():
                 self._producer = producer = self._client._create_producer(partition_id=self._partition)
-                producer._keep_alive = 0  # no thread, see `Receiver`
+                producer._keep_alive = 0  # no keep-alive thread; see `Receiver`
                 with cut_off_at(lambda: deadline.attempt_end, lambda: producer._handler._connection):
                     producer._open()
                 self._link = SendingLink(producer._handler)
@@ -105,13 +105,13 @@ class Sender:
             ]
             self.busy = sum(isinstance(cause, ServerBusyError) for cause in errors)
             self.close()
-            # a final error first, then throttling
+            # raise a final error if there is one, or else throttling
             raise min(
                 errors, key=lambda cause: (isinstance(cause, TransientError), not isinstance(cause, ServerBusyError))
             ) from error
 
     def _converted(self, error: Exception) -> Exception:
-        """The client's error for an error of its transport."""
+        """The client's own error for an error that its transport raised."""
         if isinstance(error, EventHubError) or self._producer is None or not self._producer.running:
             return error
         try:
@@ -122,8 +122,8 @@ class Sender:
 
 
 def _wait_longer(opened: Any) -> None:
-    """Remove the client's limit of one second without a TCP acknowledgement: it would break the connection to a hub
+    """Remove the client's limit of one second without a TCP acknowledgement. It would break the connection to a hub
     that pauses for longer, and resending would duplicate events."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # a websocket wraps the socket
+        # a websocket object wraps the socket
         getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

@@ -1,4 +1,4 @@
-"""Counts this process's "server busy" refusals, and logs at most one warning a minute per hub."""
+"""Counts the "server busy" refusals that this process receives, and logs at most one warning per minute and hub."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds between two log lines about one hub: a refused client retries after four or five.
+#: Seconds between two log lines about the same hub: a throttled client retries after four to five seconds.
 _LOG_INTERVAL = 60.0
 
 
 class BusyCount:
-    """Refused receivers and requests for properties, by hub. Thread-safe."""
+    """Counts throttled receivers, senders and requests for properties, by hub. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class BusyCount:
         self._logged_at: dict[str, float] = {}
 
     def record(self, hub: str, count: int = 1) -> None:
-        """Add refusals by `hub`, which includes the namespace."""
+        """Add refusals by `hub`, whose name includes the namespace."""
         now = time.monotonic()
         with self._lock:
             total = self._counts[hub] = self._counts.get(hub, 0) + count

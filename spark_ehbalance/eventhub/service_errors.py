@@ -1,4 +1,4 @@
-"""Classifies the service's errors by AMQP condition, or by status and text where there is none. Pure."""
+"""Classifies the service's errors by their AMQP condition, or by status and text if they have none. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ehbalance.errors import MissingError
 
 
 class ErrorKind(enum.Enum):
-    """Kind of an error of the service."""
+    """Kinds of errors that the service reports."""
 
     MISSING = "the hub or the consumer group does not exist"
     NO_GROUP = "the consumer group does not exist"
@@ -24,7 +24,8 @@ class ErrorKind(enum.Enum):
 FINAL = frozenset({ErrorKind.MISSING, ErrorKind.NO_GROUP, ErrorKind.NO_PARTITION, ErrorKind.DISABLED})
 
 #: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET's and Java's), as the
-#: service's text requests; and the largest jitter factor, so that throttled clients do not retry in lockstep.
+#: service's error text requests; and the maximum of the jitter factor that keeps throttled clients from retrying in
+#: lockstep.
 _BUSY_WAIT, _BUSY_SPREAD = 4.0, 1.25
 
 _STATUS = re.compile(r"\bStatus code: (\d{3})\b")
@@ -32,7 +33,7 @@ _GROUP = re.compile(r":eventhub:[^':|]*\|[^'|]*' could not be found")
 
 
 def classify(condition: str | None, text: str) -> ErrorKind:
-    """The kind of an error with this AMQP `condition`, with or without the part before the colon, and `text`."""
+    """The kind of an error with this `text` and AMQP `condition`, whose prefix up to the colon may be missing."""
     name = (condition or "").rpartition(":")[2]
     status = _STATUS.search(text)
     if name == "server-busy" or (status and status[1] in ("429", "503")) or "com.microsoft:server-busy" in text:
@@ -44,27 +45,28 @@ def classify(condition: str | None, text: str) -> ErrorKind:
     missing = name == "not-found" or (status is not None and status[1] == "404")
     if missing and _GROUP.search(text):
         return ErrorKind.NO_GROUP
-    # Links that the service has lost report the same condition without these words.
+    # Errors of links that the service has lost have the same condition, but not these words.
     if (missing and "could not be found" in text) or name == "resource-deleted":
         return ErrorKind.MISSING
     return ErrorKind.OTHER
 
 
 def condition_of(error: BaseException) -> str | None:
-    """The AMQP condition of an error of the client, None if it has none."""
+    """The AMQP condition of an error raised by the client; None if the error has none."""
     condition = getattr(error, "error", None) or getattr(error, "condition", None)
     condition = getattr(condition, "value", condition)
     return condition.decode(errors="replace") if isinstance(condition, bytes) else condition
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the credentials were refused, by an error of the client or of its transport."""
+    """Whether this error, raised by the client or its transport, means that the credentials were refused."""
     named = any(base.__name__ in ("AuthenticationError", "AuthenticationException") for base in type(error).__mro__)
     return named or getattr(error, "error", None) == "unauthorized-access"
 
 
 def credentials_to_check(by_key: bool, *, sends: bool = False, reference: str | None = None) -> str:
-    """The part of refused credentials to check: a key, read at `reference`, or an Entra ID role."""
+    """What to check after credentials were refused: the key, which may have been read at `reference`, or the Entra ID
+    role."""
     if by_key:
         right = "send" if sends else "listen"
         where = "connectionString" if reference is None else f"connectionString={reference}, which was read again"
@@ -74,7 +76,7 @@ def credentials_to_check(by_key: bool, *, sends: bool = False, reference: str | 
 
 
 def hub_text(namespace: str, hub: str, partition: str | None = None) -> str:
-    """The hub, or its `partition`, at the beginning of an error's sentence."""
+    """The hub, or its `partition`, as the beginning of an error's sentence."""
     if partition is None:
         return f"Event hub {hub!r} at {namespace}"
     return f"Partition {partition} of event hub {hub!r} at {namespace}"
@@ -96,5 +98,5 @@ def missing_error(kind: ErrorKind, namespace: str, hub: str, group: str, partiti
 
 
 def busy_wait() -> float:
-    """Seconds to wait before the next request to a busy hub."""
+    """Seconds to wait before the next request to a hub that throttles."""
     return _BUSY_WAIT * random.uniform(1.0, _BUSY_SPREAD)

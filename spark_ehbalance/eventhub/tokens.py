@@ -1,6 +1,7 @@
-"""Caches the tokens of a credential, and fetches the next one before one expires or after one was refused.
+"""Caches a credential's tokens, and fetches the next token before the current one expires or after it was refused.
 
-azure-identity returns a cached token until five minutes before it expires; a callable's credential may cache none.
+azure-identity returns a cached token until five minutes before it expires; a credential from a callable may not cache
+tokens at all.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ from azure.core.credentials import AccessToken, TokenCredential
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
 
-#: Remaining fraction of a token's lifetime at which the next one is fetched: about half is left for a service that does
-#: not answer, and the range spreads processes that started together.
+#: Remaining fraction of a token's lifetime at which the next one is fetched. About half of the lifetime is left in case
+#: the token service does not answer; the range spreads the requests of processes that started together.
 _EARLY = (0.4, 0.5)
 
-#: Remaining fraction below which callers wait for the next token. The client renews in the last tenth.
+#: Remaining fraction below which callers wait for the next token. The client itself renews in the last tenth.
 _LATE = 0.12
 
-#: Age in seconds below which a token is not dropped: an expired one is refused to many receivers at once, of which only
-#: the first needs a new one.
+#: Age in seconds below which a token is not dropped. When a token expires, many receivers are refused at once, but only
+#: the first of them needs to drop it.
 _JUST_FETCHED = 0.5
 
-#: Time limit of a fetch in seconds: longer than azure-identity's retries. A callable may never return.
-_LONGEST_FETCH = 40.0
+#: Time limit of a fetch in seconds, which is longer than azure-identity's retries. It is needed because a callable may
+#: never return.
+_FETCH_TIMEOUT = 40.0
 
-#: Maximum length of a credential's error: that of `DefaultAzureCredential` has a paragraph per credential.
-_LONGEST_ERROR = 400
+#: Maximum length of the text of a credential's error: `DefaultAzureCredential` writes a paragraph per credential.
+_MAX_ERROR_LENGTH = 400
 
 
 class TokenUnavailableError(EhBalanceError):
@@ -43,27 +45,28 @@ class TokenUnavailableError(EhBalanceError):
 
 
 class _CachedToken(NamedTuple):
-    """A token, when it was fetched (seconds since 1970), and the remaining fraction at which the next one is due."""
+    """A token, the time when it was fetched (seconds since 1970), and the remaining fraction of its lifetime at which
+    the next token is due."""
 
     access: AccessToken
     fetched_at: float
     early: float
 
     def left(self, now: float) -> float:
-        """Remaining fraction of its lifetime."""
+        """Remaining fraction of the token's lifetime."""
         return (self.access.expires_on - now) / max(1.0, self.access.expires_on - self.fetched_at)
 
 
 class TokenCache(TokenCredential):
-    """A credential that caches the tokens of another: `first`, or one that `make` returns on demand and again after
-    `renew`. Thread-safe.
+    """A credential that caches the tokens of another credential: of `first`, or without it of the one that `make`
+    returns, which is called on demand and again after `renew`. Thread-safe.
 
-    Each fetch runs in its own thread: callers use the current token meanwhile, and a callable may never return.
+    Each fetch runs in its own thread, because a callable may never return; meanwhile callers use the current token.
     """
 
     def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:
         self._make = make
-        self._lock = threading.RLock()  # for all fields below; released during fetches
+        self._lock = threading.RLock()  # protects all fields below; released during fetches
         self._cached: dict[str, _CachedToken] = {}
         self._fetches: dict[str, Future[AccessToken]] = {}
         self._credential = first
@@ -80,7 +83,7 @@ class TokenCache(TokenCredential):
         **settings: Any,
     ) -> AccessToken:
         """A token for `scopes`. Raises `TokenUnavailableError`."""
-        if claims or tenant_id:  # requested once by a service that refused a token
+        if claims or tenant_id:  # requested once, after a service refused a token
             settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
             return _result(_start(partial(self._fetch, scopes, **settings)))
         key, now = " ".join(scopes), time.time()
@@ -98,13 +101,13 @@ class TokenCache(TokenCredential):
         try:
             return _result(fetch)
         except TokenUnavailableError:
-            self._end(key, cached, fetch)  # also after a timeout
+            self._end(key, cached, fetch)  # even after a timeout
             if cached is None or cached.left(time.time()) <= 0:
                 raise
             return cached.access
 
     def renew(self) -> None:
-        """Drop the tokens after one was refused; a new credential fetches the next one."""
+        """Drop the tokens after one was refused. A new credential fetches the next token."""
         now = time.time()
         with self._lock:
             for key, cached in list(self._cached.items()):
@@ -115,12 +118,14 @@ class TokenCache(TokenCredential):
     # --- the fetching thread ----------------------------------------------------------------------------------------
 
     def _end(self, key: str, cached: _CachedToken | None, fetch: Future[AccessToken]) -> None:
-        """End `fetch` unless it was abandoned. After a failure an unexpired token counts as new, to delay the next
-        one."""
+        """End `fetch` unless it was abandoned. After a failure, an unexpired token counts as new, to delay the next
+        fetch."""
         access = None if cached is None or cached.left(time.time()) <= 0 else cached.access
         if fetch.done() and fetch.exception() is None:
             access = fetch.result()
-        early = random.uniform(*_EARLY)  # of the remaining time: a credential may return the same token again
+        early = random.uniform(
+            *_EARLY
+        )  # a fraction of the remaining time, because a credential may return the same token again
         with self._lock:
             if self._fetches.get(key) is fetch:
                 del self._fetches[key]
@@ -136,7 +141,7 @@ class TokenCache(TokenCredential):
             access = AccessToken(str(access.token), int(access.expires_on))
         except EhBalanceError:
             raise
-        except Exception as error:  # any type: a callable's credential is user code
+        except Exception as error:  # any type, because a credential from a callable is user code
             raise _unavailable(error_text(error)) from None
         with self._lock:
             self._credential = credential
@@ -162,9 +167,9 @@ def _start(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
 
 def _result(future: Future[AccessToken]) -> AccessToken:
     try:
-        return future.result(_LONGEST_FETCH)
+        return future.result(_FETCH_TIMEOUT)
     except concurrent.futures.TimeoutError:
-        raise _unavailable(f"the credential did not answer within {_LONGEST_FETCH:g} s") from None
+        raise _unavailable(f"the credential did not answer within {_FETCH_TIMEOUT:g} s") from None
 
 
 def _unavailable(reason: str) -> TokenUnavailableError:
@@ -172,7 +177,7 @@ def _unavailable(reason: str) -> TokenUnavailableError:
 
 
 def error_text(error: BaseException) -> str:
-    """A credential's error in one line; with its own text only if an Azure package raised it."""
+    """A credential's error on one line. Contains the error's own text only if an Azure package raised it."""
     kind = type(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{kind.__name__}: no module {redacted(error.name)}"
@@ -181,5 +186,5 @@ def error_text(error: BaseException) -> str:
     words = ["…" if may_be_secret(word) else word for word in str(error).split()]
     text = " ".join(words)
     with contextlib.suppress(ValueError):
-        text = text[: text.index(" ", _LONGEST_ERROR)] + " …"
+        text = text[: text.index(" ", _MAX_ERROR_LENGTH)] + " …"
     return f"{kind.__name__}: {text}" if text else kind.__name__

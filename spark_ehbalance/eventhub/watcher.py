@@ -1,4 +1,4 @@
-"""Polls the states of a hub's partitions in the background, by a `PollSchedule`."""
+"""Polls the states of a hub's partitions in the background, according to a `PollSchedule`."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _LOG = logger(__name__)
 
 _T = TypeVar("_T")
 
-#: Number of newest events per partition whose offsets are kept: a batch may end at any of them minutes later.
+#: Number of newest events per partition whose offsets are kept, because a batch may end at any of them minutes later.
 REMEMBERED_OFFSETS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The hub's responses. Times are monotonic: of the last response, of the request for the last list of partitions,
-    and of the connection. `error`: why the last request failed; `silent_since`: time of the first one that failed.
-    `is_gone`: the hub no longer exists."""
+    """What is known from the hub's responses. Monotonic times: of the last response, of the request that returned the
+    last list of partitions, and of the connection. `error` is the failure of the last request, and `silent_since` the
+    time of the first request that failed since the last response. `is_gone` means that the hub no longer exists."""
 
     partitions: tuple[str, ...] = ()
     states: Mapping[str, PartitionState] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class _Known:
 
 
 class HubWatcher:
-    """Current states of a hub's partitions. Thread-safe; polls in its own thread from `start` to `stop`. Sets `changed`
-    when the result of `states` changes or may be an error."""
+    """The current states of a hub's partitions. Thread-safe. Polls in its own thread from `start` to `stop`. Sets the
+    event `changed` when the result of `states` has changed or `states` may raise an error."""
 
     def __init__(
         self,
@@ -72,9 +72,10 @@ class HubWatcher:
         schedule: PollSchedule | None = None,
         remembered_offsets: int = 0,
     ) -> None:
-        """All times are seconds. The hub may be silent for `timeout`; `starting_positions`, `offsets`, `has_events` and
-        `probe_ends` may take `patience`, by default `timeout`. `remembered_offsets`: number of events that were a
-        partition's newest whose offsets are kept for `offsets`; a geo-replicated hub's always are."""
+        """All times are in seconds. The hub may be silent for `timeout`; `starting_positions`, `offsets`, `has_events`
+        and `probe_ends` may take `patience`, by default `timeout`. `remembered_offsets` is the number of events per
+        partition whose offsets are kept for `offsets` because they were the partition's newest; in a geo-replicated
+        hub, offsets are always kept."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -82,10 +83,10 @@ class HubWatcher:
         self._patience = timeout if patience is None else min(patience, timeout)
         self._condition = threading.Condition()
         self._known = _Known()  # immutable, replaced under the lock
-        self._latest_ms, self._latest_at = 0, 0.0  # the second is in monotonic seconds
+        self._latest_ms, self._latest_at = 0, 0.0  # the second is a monotonic time in seconds
         self._latest_ends: dict[str, Position] = {}
         self._arrivals = Arrivals()
-        self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
+        self._offsets: dict[str, dict[int, str]] = {}  # by partition, then by sequence number, oldest first
         self._remembered_offsets = remembered_offsets
         self._schedule = schedule or PollSchedule()  # immutable, replaced under the lock
         self._list_since = 0.0  # `refresh` waits for a list requested after this time
@@ -104,9 +105,9 @@ class HubWatcher:
         return self._known.error is None
 
     def start(self) -> None:
-        """Request the states of the partitions, at most `MOST_NEW`, then start the thread. Raises
-        `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, or `OptionError` if the starting
-        positions do not match the partitions."""
+        """Request the states of at most `MOST_NEW` partitions, then start the thread. Raises `HubUnavailableError`,
+        `MissingError` if the hub or the consumer group does not exist, or `OptionError` if the starting positions do
+        not match the partitions."""
         with ExitStack() as stack:
             metadata = stack.enter_context(HubMetadata(self._connection, self._consumer_group))
             with ThreadPoolExecutor(1) as pool:
@@ -120,7 +121,7 @@ class HubWatcher:
             self._latest_ends = latest_ends(self._starting_positions, states, lambda _: states)
             thread = threading.Thread(target=self._run, args=(metadata,), name="ehbalance-hub-watcher", daemon=True)
             thread.start()
-            stack.pop_all()  # the thread closes the connection
+            stack.pop_all()  # from now on, the thread closes the connection
 
     def stop(self) -> None:
         """Signal the thread to end; does not wait for it."""
@@ -141,8 +142,8 @@ class HubWatcher:
             self._schedule = self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
-        """Wait at most `patience` seconds for a response to a new request for as many watched partitions as the rate
-        limit allows. Returns at once if it allows none in that time."""
+        """Request the states of as many watched partitions as the rate limit allows, and wait at most `patience`
+        seconds for the response. Returns at once if the limit allows no request in that time."""
         with self._condition:
             since = time.monotonic()
             self._schedule = replace(self._schedule, is_urgent=True)
@@ -151,28 +152,29 @@ class HubWatcher:
                 self._condition.wait_for(lambda: self._schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """Last known states by partition; the same object until one changes. Raises `HubUnavailableError` if the hub
-        was silent for the timeout, and `MissingError` if it no longer exists."""
+        """Last known states by partition; the same object until a state changes. Raises `HubUnavailableError` if the
+        hub has been silent for the timeout, and `MissingError` if it no longer exists."""
         known = self._known
         if known.error is not None and (known.is_gone or time.monotonic() - known.silent_since > self._timeout):
             raise known.error
         return known.states
 
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]:
-        """As `states`, after requesting unknown ones of `partitions`. Raises as `refresh`."""
+        """Like `states`, but first requests the states of those `partitions` that are unknown. Raises the same errors
+        as `refresh`."""
         if unknown := [partition for partition in partitions if partition not in self.states()]:
             self.refresh(unknown)
         return self.states()
 
     def latest_ends(self, partitions: Iterable[str]) -> Mapping[str, Position]:
-        """The ends at this watcher's start of at least the `partitions` that start at `latest`. Requests those that
-        `start` did not. Raises as `refresh`."""
+        """The ends that partitions had when this watcher started, at least for the `partitions` that start at `latest`.
+        Requests the states that `start` did not request. Raises the same errors as `refresh`."""
         unknown = [partition for partition in partitions if partition not in self._latest_ends]
         self._latest_ends |= latest_ends(self._starting_positions, unknown, self.request_states)
         return self._latest_ends
 
     def lag(self, partition: str, next: int) -> Lag | None:
-        """Lag of a reader at sequence number `next`, as of the last response; None before the first."""
+        """Lag of a reader at sequence number `next`, as of the last response; None before the first response."""
         with self._condition:
             state, known_at = self._known.states.get(partition), self._schedule.known_at.get(partition, 0.0)
             age = time.monotonic() - known_at
@@ -182,20 +184,20 @@ class HubWatcher:
         return Lag(next, max(next, state.end), enqueued_ms, round(1000 * (time.time() - age)))
 
     def created_ms(self) -> int | None:
-        """When the hub was created (ms since 1970); None as in `HubMetadata`."""
+        """When the hub was created (ms since 1970); None in the same cases as in `HubMetadata`."""
         return self._known.created_ms
 
     def latest_ms(self) -> int:
-        """Time of `start` by the hub's clock, in milliseconds since 1970."""
+        """The time at which `start` was called, by the hub's clock, in milliseconds since 1970."""
         return self._latest_ms
 
     def connected_at(self) -> float:
-        """Identifies the last connection to the hub."""
+        """The monotonic time of the last connection to the hub, which identifies it."""
         return self._known.connected_at
 
     def refresh(self, partitions: Iterable[str] | None = None) -> None:
-        """Request the states of `partitions` (None: all) and the list of partitions again, and wait for the responses,
-        which takes a while for many partitions because of the rate limit.
+        """Request the list of partitions and the states of `partitions` (None: all) again, and wait for the responses.
+        For many partitions this takes a while because of the rate limit.
 
         Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it no longer exists.
         """
@@ -209,8 +211,9 @@ class HubWatcher:
         return HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Event hub {self.name}", reason=reason)
 
     def _refresh(self, requested: Sequence[str], patience: float = float("inf")) -> float:
-        """Request `requested` partitions, and wait until the hub has answered for all that it has, is silent for the
-        timeout or no longer exists; at most `patience` seconds. Returns the time of the call."""
+        """Request the states of the `requested` partitions, and wait until the hub has answered for all of them that
+        exist, has been silent for the timeout, or no longer exists, but at most `patience` seconds. Returns the time of
+        the call."""
         with self._condition:
             since = self._list_since = time.monotonic()
             self._schedule = self._schedule.refresh(requested, since)
@@ -228,7 +231,7 @@ class HubWatcher:
             return since
 
     def _refreshed(self, requested: Sequence[str], since: float) -> list[str]:
-        """The `requested` partitions that are no longer stale; none before the partitions were listed after `since`."""
+        """The `requested` partitions that are no longer stale; empty until the partitions were listed after `since`."""
         with self._condition:
             listed = self._known.listed_at > since
             known = [p for p in self._known.partitions if p not in self._schedule.stale] if listed else []
@@ -241,9 +244,9 @@ class HubWatcher:
         return self._known.partitions
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
-        """The resolved `startingPosition` of `partitions`, as far as possible in time, with `latest` at `latest_ms` of
-        the hub's clock; by `latest_ends` if that is the time of `start`. Raises `HubUnavailableError` if none was
-        resolved."""
+        """The starting positions of those `partitions` that could be resolved in time. `latest` means the time
+        `latest_ms` of the hub's clock; if that is when `start` was called, the positions are from `latest_ends`. Raises
+        `HubUnavailableError` if no position was resolved."""
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
         states = self._known.states
@@ -262,14 +265,15 @@ class HubWatcher:
                 return self._latest_ends[address.partition]
             return resolve_start(position, latest, now, address, state, left)
 
-        # The next call resolves the others.
+        # The next call resolves the remaining partitions.
         return resolve_all(map(self._address, known), deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
-        """The offsets of the events with these sequence numbers, by partition, as far as they are found in time.
+        """The offsets of the events with these sequence numbers, by partition, without those that are not found in
+        time.
 
-        If the event was never a partition's newest, reads its offset with a receiver of `owner_level`, or of the
-        partition's level.
+        If the offset of an event was not kept, reads it with a receiver that has `owner_level`, which can be a mapping
+        with a level per partition.
         """
 
         def offset(address: PartitionAddress, left: float) -> str | None:
@@ -287,7 +291,8 @@ class HubWatcher:
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, offset)
 
     def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
-        """`resolve.has_event` per partition, as far as known in time, by receivers with these levels."""
+        """The results of `resolve.has_event` by partition, without those not known in time, from receivers with these
+        levels."""
 
         def found(address: PartitionAddress, left: float) -> bool | None:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
@@ -295,7 +300,8 @@ class HubWatcher:
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, found)
 
     def probe_ends(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
-        """`resolve.probe_end` per partition, as far as an event arrives in time, by receivers with these levels."""
+        """The results of `resolve.probe_end` by partition, where an event arrives in time, from receivers with these
+        levels."""
 
         def end(address: PartitionAddress, left: float) -> int | None:
             return probe_end(positions[address.partition], address, left, owner_levels[address.partition])
@@ -319,7 +325,7 @@ class HubWatcher:
                 began = time.monotonic()
                 try:
                     self._poll(metadata, listing=listing)
-                except BaseException as error:  # if the thread ended, the query would idle silently
+                except BaseException as error:  # any error, because the query would idle silently if the thread ended
                     self._failed(error, began)
 
     def _failed(self, error: BaseException, began: float) -> None:
@@ -329,7 +335,7 @@ class HubWatcher:
             _LOG.warning("Event hub unavailable, retrying: every=%g s error=%s", self._schedule.intervals.retry, error)
         with self._condition:
             since = self._known.silent_since if self._known.error else began
-            is_gone = self._missing.is_confirmed_by(error)
+            is_gone = self._missing.record_error(error)
             self._known = replace(self._known, error=error, silent_since=since, is_gone=is_gone)
             self._changed.set()
             self._condition.notify_all()
@@ -345,7 +351,7 @@ class HubWatcher:
             return not self._stopping
 
     def _due(self) -> float:
-        """When the next request is due: for `refresh` as soon as the limit allows."""
+        """When the next request is due. A request for `refresh` is due as soon as the limit allows."""
         return self._schedule.not_before if self._known.listed_at <= self._list_since else self._schedule.due()
 
     def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
@@ -357,7 +363,7 @@ class HubWatcher:
         states = metadata.partition_states(requested)
         doubtful = frozenset[str]()
         if metadata.opened_at != before.connected_at:
-            # A geo-replicated hub may have been promoted: the numbers may belong to other events now.
+            # A geo-replicated hub may have been promoted, so the sequence numbers may belong to other events now.
             doubtful = frozenset(p for p, state in before.states.items() if names_event(state.last_offset))
             if again := doubtful & watched - states.keys():
                 requested += again
@@ -377,7 +383,7 @@ class HubWatcher:
             now_known = {**kept, **states}
             changed = (partitions, created_ms, now_known) != (before.partitions, before.created_ms, before.states)
             self._schedule = self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
-            self._missing.answered()
+            self._missing.record_answer()
             self._known = _Known(
                 partitions,
                 now_known if changed else before.states,
@@ -387,7 +393,7 @@ class HubWatcher:
                 metadata.opened_at,
             )
             if changed or before.error:
-                self._changed.set()  # last: waiting threads read the new states without the lock
+                self._changed.set()  # done last, because waiting threads read the new states without the lock
             self._condition.notify_all()
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
@@ -396,7 +402,7 @@ class HubWatcher:
             if state.last_offset is not None and most:
                 known = self._offsets.setdefault(partition, {})
                 if known and state.end <= next(reversed(known)):
-                    known.clear()  # a recreated hub has other offsets
+                    known.clear()  # the hub was recreated and has other offsets
                 known[state.end - 1] = state.last_offset
                 if len(known) > most:
                     del known[next(iter(known))]

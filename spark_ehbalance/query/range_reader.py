@@ -166,19 +166,19 @@ class _RangeReader:
                 if self._options.compacted and after == self._position and self._rest_is_gone(cancelled):
                     return RangeEnd.COMPACTED
             except DisconnectedError as other:
-                self._since.missing.answered()
+                self._since.missing.record_answer()
                 if self._is_lease_lost(other, cancelled):
                     return self._lease_lost()
                 self._since.last_error = other
             except (TransientError, MissingError) as error:
                 self._since.last_error = error
-                if self._since.missing.is_confirmed_by(error):
+                if self._since.missing.record_error(error):
                     raise
             except CredentialsRefusedError as refusal:
-                self._since.missing.answered()
+                self._since.missing.record_answer()
                 self._renew_token(refusal)
             else:
-                self._since.missing.answered()
+                self._since.missing.record_answer()
                 moved, batch = self._advance(batch, after)
                 if batch.num_rows:
                     yield batch

@@ -234,7 +234,7 @@ def test_untrusted_certificate_is_final(secure: Emulator, stranger: Path, websoc
 def test_unreachable_server_is_retried(
     secure: Emulator, silent: int, server: str, websocket: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_module, "_STEP", 0.5)
+    monkeypatch.setattr(network_module, "_STEP_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as free, Emulator({HUB: 1}, websocket_port=0) as plain:
         closed, plain_port = free.getsockname()[1], plain.websocket_port if websocket else plain.port
         free.close()
@@ -255,7 +255,7 @@ def test_unresolvable_namespace_is_reported() -> None:
 
 @pytest.mark.parametrize("websocket", [False, True])
 def test_server_that_is_silent_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_module, "_STEP", 0.5)
+    monkeypatch.setattr(network_module, "_STEP_TIMEOUT", 0.5)
     monkeypatch.setattr(receiver_module, "_OPEN_TIMEOUT", 1.0)
     with Emulator({HUB: 1}, tls=True, websocket_port=0) as mute:
         options = by(mute, websocket=websocket)

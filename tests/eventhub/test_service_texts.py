@@ -74,6 +74,6 @@ def test_service_errors_are_classified(condition: str, text: str, means: ErrorKi
 )
 def test_other_receivers_level_is_parsed(text: str, level: int) -> None:
     error = ConnectionLostError(f"{text} {TO_RAISE} {TRACKED.format('ns:eventhub:hub~16383|$default')}")
-    translated = receiver._translated(error, None)  # type: ignore[arg-type]  # not needed for these
+    translated = receiver._translate(error, None)  # type: ignore[arg-type]  # not needed for these
     assert isinstance(translated, DisconnectedError)
     assert translated.epoch == level

@@ -129,7 +129,7 @@ def test_tokens_with_claims_are_not_cached() -> None:
 
 
 def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens_module, "_LONGEST_FETCH", 0.2)
+    monkeypatch.setattr(tokens_module, "_FETCH_TIMEOUT", 0.2)
     credential = Stepped(LONG)
     credential.released.clear()
     tokens = TokenCache(lambda: credential)

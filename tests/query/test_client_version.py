@@ -26,7 +26,7 @@ from tests.raising import assert_reports, raises
 #: Missing parts of the client, and how the error names them.
 MISSING: dict[str, tuple[Any, str]] = {
     "_create_consumer": (EventHubConsumerClient, "has no attribute '_create_consumer'"),
-    "encode_payload": (_encode, "missing private parts _encode.encode_payload"),
+    "encode_payload": (_encode, "missing private attributes: _encode.encode_payload"),
     "ManagementOperation": (management_operation, "has no attribute 'ManagementOperation'"),
 }
 

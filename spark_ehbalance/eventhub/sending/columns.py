@@ -34,15 +34,17 @@ from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: Maximum length of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
-_LONGEST_KEY = 128
+_MAX_KEY_LENGTH = 128
 
-#: Binary as the source writes it, without the spaces that it writes in lists; and its numbers.
+#: Binary in JSON as the source writes it: a list of signed bytes, which unlike other lists has no spaces; and the
+#: allowed numbers.
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
 _BYTES = frozenset(range(-128, 128))
 
-#: Values of long and unsigned long, and their maximum length: Python cannot parse numbers of 4,300 digits.
+#: Values of AMQP's long and unsigned long, and the maximum length of such a number's text, because Python fails on
+#: integers with more than 4,300 digits.
 _LONG = range(-(1 << 63), 1 << 64)
-_LONGEST_NUMBER = 20
+_MAX_NUMBER_LENGTH = 20
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
@@ -68,7 +70,7 @@ def _is_headers(kind: DataType) -> bool:
 
 
 class _Role(NamedTuple):
-    """The event field of a column, its allowed types in words, and a check for them."""
+    """The event field that a column fills, the types that it may have (as text), and a function that checks them."""
 
     name: str
     types: str
@@ -78,7 +80,7 @@ class _Role(NamedTuple):
 _BODY = _Role("body", "string or binary", _is(StringType, BinaryType))
 _PARTITION = _Role("partition", "string or a whole number", _is(StringType, IntegralType))
 
-#: Column → role, for the columns of this source, and for those of Spark's Kafka sink.
+#: Column → role, first for this source's columns, then for the columns of Spark's Kafka sink.
 _COLUMNS = {
     "body": _BODY,
     "partitionKey": _Role("key", "string", _is(StringType)),
@@ -96,9 +98,9 @@ _KAFKA_COLUMNS = {
 
 
 class Columns(NamedTuple):
-    """Column indices of the event fields; None for a missing one. `system`: message properties and annotations;
-    `headers`: properties in the form of Spark's Kafka sink; `topic`: the hub; `json`: whether property values are
-    JSON."""
+    """The column index of each event field; None if the frame has no such column. `system` contains message properties
+    and annotations, `headers` contains properties in the form of Spark's Kafka sink, and `topic` contains the hub.
+    `json` is whether property values are JSON."""
 
     body: int
     key: int | None = None
@@ -131,7 +133,7 @@ class Columns(NamedTuple):
             reason = "the frame has no column properties"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option="jsonProperties=true", reason=reason)
         if "system" in found and not json:
-            reason = "the frame has a column systemProperties, which must have been read with it too"
+            reason = "the frame has a column systemProperties, which must also have been read with jsonProperties=true"
             raise OptionError("EHB_OPTION_REQUIRED", option="jsonProperties=true", reason=reason)
         if json and not _is_texts(schema[found["properties"]].dataType):
             raise _invalid_column("properties", "with jsonProperties=true its values must be JSON", "strings of JSON")
@@ -144,7 +146,7 @@ def _invalid_column(column: str, problem: str, allowed: str) -> OptionError:
 
 def _unknown_column(column: StructField, roles: Iterable[str], *, kafka: bool) -> OptionError:
     names = {name.lower(): name for name in (_COLUMNS if kafka else _KAFKA_COLUMNS)}
-    name, problem = names.get(column.name.lower()), f"events have no such field{did_you_mean(column.name, roles)}"
+    name, problem = names.get(column.name.lower()), f"an event has no such field{did_you_mean(column.name, roles)}"
     if kafka and name == "body":
         problem = "kafkaColumns=true excludes it"
     elif not kafka and name in ("value", "key", "headers"):
@@ -164,7 +166,7 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
             )
 
 
-#: Partition → salted key → events. Partition None: the hub chooses it, by the key if there is one.
+#: Partition → salted key → events. For partition None, the hub chooses the partition, by the key if there is one.
 Events = dict[str | None, dict[str, Keyed]]
 
 
@@ -179,9 +181,9 @@ class _Event(NamedTuple):
 class RowEncoder:
     """Encodes the rows of a task as events.
 
-    `partitions` returns the hub's partition ids, and is called for rows with a partition; `most` returns the maximum
-    bytes of an event, given the first one's partition. `policy` is the option `onUnsendable`. `skipped` counts skipped
-    rows; `problem` is why the first one was skipped.
+    `partitions` returns the hub's partition ids, and is called only for rows with a partition. `most` returns the
+    maximum size of an event in bytes, given the partition of the first one. `policy` is the option `onUnsendable`.
+    `skipped` counts skipped rows; `problem` is the reason why the first one was skipped.
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class RowEncoder:
         self.problem = ""
 
     def add(self, batch: pa.RecordBatch, events: Events) -> None:
-        """Add the events of `batch`. Raises `UnsendableEventError` with the row's number in the task."""
+        """Add the events of `batch`. Raises `UnsendableEventError`, which names the row's number in the task."""
         for event in self._encoded(batch):
             self._count += 1
             if isinstance(event, ValueError):
@@ -214,16 +216,16 @@ class RowEncoder:
             by_key[salted].events.extend((event.head, event.body))
 
     def unsendable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of `batch` that cannot be sent, with the reason in a last column `reason`."""
+        """The rows of `batch` that cannot be sent, with the reason in an additional last column `reason`."""
         problems = [str(event) if isinstance(event, ValueError) else None for event in self._encoded(batch)]
         reasons = pa.array(problems, pa.string())
         return batch.append_column("reason", reasons).filter(reasons.is_valid())
 
     def _encoded(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
-        """The event of each row, or why it cannot be sent."""
+        """The event of each row, or the error that explains why it cannot be sent."""
         try:
             yield from self._encoded_together(batch)
-        except UnicodeDecodeError:  # before the first row; casts in Spark produce such texts
+        except UnicodeDecodeError:  # raised before the first row was yielded; casts in Spark can produce such texts
             for row in range(batch.num_rows):
                 try:
                     yield from self._encoded_together(batch.slice(row, 1))
@@ -259,7 +261,7 @@ class RowEncoder:
         if others[0]:
             system = encode_system(zip(*self._checked(*others), strict=True))
         head = encoder.head(body, key, list(map(encoder.pair, names, values)), system)
-        if len(head) + len(body or b"") > most:  # numbers may fit in smaller types
+        if len(head) + len(body or b"") > most:  # try again with numbers in the smallest types that hold them
             head = encoder.head(body, key, list(map(small_pair, names, values)), system)
         if (size := len(head) + len(body or b"")) > most:
             what = f" with key {redacted(key)}" if key else ""
@@ -285,15 +287,15 @@ class RowEncoder:
 
 
 def _checked_key(key: Any) -> str | None:
-    """The key as text; None for none. Raises ValueError."""
+    """The key as text; None if there is no key. Raises ValueError."""
     if not key:
         return None
     try:
         text: str = key.decode() if isinstance(key, bytes) else key
     except UnicodeDecodeError:
         raise ValueError("its partition key is not UTF-8 text") from None
-    if len(text) > _LONGEST_KEY:
-        raise ValueError(f"its partition key has {len(text)} characters; the maximum is {_LONGEST_KEY}")
+    if len(text) > _MAX_KEY_LENGTH:
+        raise ValueError(f"its partition key has {len(text)} characters; the maximum is {_MAX_KEY_LENGTH}")
     return text
 
 
@@ -329,10 +331,10 @@ def _check_single(names: list[str]) -> None:
 
 
 def _from_json(name: str, text: str | None) -> Any:
-    """The value of JSON that the source wrote with `jsonProperties`; an array of bytes is binary."""
+    """The value of JSON text that the source wrote with `jsonProperties`. An array of bytes becomes binary."""
     if text is None:
         return None
-    if text.lstrip()[:1] in ("[", "{"):  # text that is not parsed: chosen names could make parsing take minutes
+    if text.lstrip()[:1] in ("[", "{"):  # not parsed: a sender could choose names that make parsing take minutes
         numbers: list[Any] = json.loads(text) if _BINARY.fullmatch(text) else [None]
         return text if not _BYTES.issuperset(numbers) else bytes(number & 0xFF for number in numbers)
     try:
@@ -344,7 +346,7 @@ def _from_json(name: str, text: str | None) -> Any:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER or (value := int(text)) not in _LONG:
+    if len(text) > _MAX_NUMBER_LENGTH or (value := int(text)) not in _LONG:
         raise OverflowError
     return value
 

@@ -14,7 +14,7 @@ from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
-#: An option of Spark's own that it passes on, in lower case.
+#: One of Spark's own options that Spark passes on to the sink, in lower case.
 CHECKPOINT_LOCATION = "checkpointlocation"
 
 #: The values of the option `onUnsendable`.
@@ -32,7 +32,7 @@ class WriteOptions:
     json_properties: bool = option_field(
         False,
         flag,
-        "the values of `properties` are JSON, as the source writes them with the same option: so numbers, booleans and "
+        "the values of `properties` are JSON, as the source writes them with the same option: numbers, booleans and "
         "binary are sent as such",
     )
     #: Skipping is opt-in: it loses rows.
@@ -42,12 +42,12 @@ class WriteOptions:
         "a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` the row, which a "
         "warning counts",
     )
-    #: As azure-eventhub.
+    #: The same default as azure-eventhub's.
     send_timeout: float = option_field(
         60.0,
         parse_duration,
-        "a task fails if the hub takes no batch for this long, in all attempts together, and sends one that has no "
-        "answer again after half of it; while the hub answers that it is busy, that does not count",
+        "a task fails if the hub accepts no batch for this long in all attempts together, and resends one that has no "
+        "answer after half of it; time during which the hub answers that it is busy does not count",
     )
 
 
@@ -58,7 +58,8 @@ WRITE_OPTIONS: dict[str, OptionSpec] = CONNECTION_OPTIONS | {
 
 
 def write_options(raw: Mapping[str, str], read_options: Iterable[str] = ()) -> WriteOptions:
-    """Parse options with names in any case. `read_options` are those of the source. Raises `OptionError`."""
+    """Parse options with names in any case. `read_options` are the names of the source's options. Raises
+    `OptionError`."""
     options = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     options.pop(CHECKPOINT_LOCATION, None)
     names = {name.lower(): name for name in WRITE_OPTIONS}
@@ -74,7 +75,7 @@ def write_options(raw: Mapping[str, str], read_options: Iterable[str] = ()) -> W
 def _unknown_option(key: str, read_options: Mapping[str, str]) -> OptionError:
     option, hint = redacted(key), did_you_mean(key, WRITE_OPTIONS)
     if key == "path":
-        option, hint = "path", ", and an event hub has no path, as in save(PATH) or start(PATH)"
+        option, hint = "path", ", because an event hub has no path: do not pass one to save() or start()"
     elif key in read_options:
-        option, hint = read_options[key], ", but of reading"
+        option, hint = read_options[key], ": it is an option for reading"
     return OptionError("EHB_OPTION_UNKNOWN", option=option, where="df.write", hint=hint)

@@ -1,6 +1,6 @@
 """Sends the rows of a task: encodes and checks one part, then sends it while encoding the next.
 
-A worker keeps its links open for its next task, as it does its receivers (reasons: `query.receivers`).
+A worker keeps its links open for its next task, as it keeps its receivers (`query.receivers` gives the reasons).
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ _T = TypeVar("_T")
 
 _LOG = logger(__name__)
 
-#: Bytes of rows that are checked before the first of them is sent: a micro-batch's tasks rarely have more.
-_PART = 32 << 20
+#: Bytes of rows that are checked before the first of these rows is sent; a micro-batch's tasks rarely have more.
+_PART_BYTES = 32 << 20
 
-#: Additional memory of a small row with a distinct key, as Python objects.
-_ROW = 1000
+#: Additional memory in bytes that a small row with a distinct key takes as Python objects.
+_ROW_BYTES = 1000
 
-#: Size of a batch in bytes: the standard tier's limit. A dedicated hub accepts 20 MB, which would delay events.
-_BATCH = 1 << 20
+#: Size of a batch in bytes: the standard tier's limit. A dedicated hub accepts 20 MB, but such batches would delay
+#: events.
+_MAX_BATCH_BYTES = 1 << 20
 
-#: Maximum number of a task's concurrent links: each has a thread, which mostly waits.
-_MOST_LINKS = 16
+#: Maximum number of a task's concurrent links. Each has a thread, which mostly waits.
+_MAX_LINKS = 16
 
-#: Maximum idle time of a link in seconds: the hub may have closed it (after 240 s of silence), which only shows when a
-#: batch is sent, whose events might then be duplicated.
-_LINK_IDLE = 60.0
+#: Maximum idle time of a link in seconds. The hub closes a link after 240 s of silence, which the client notices only
+#: when it sends a batch, and resending that batch might duplicate its events.
+_MAX_LINK_IDLE = 60.0
 
 #: Seconds for which a hub's partition ids are cached.
-_PARTITIONS_AGE = 60.0
+_PARTITION_IDS_AGE = 60.0
 
-#: Minimum and maximum pause between two attempts in seconds, doubled each time.
+#: Minimum and maximum pause between two attempts in seconds. The pause doubles each time.
 _PAUSES = (0.1, 5.0)
 
 
 @dataclass
 class SendResult:
-    """Counts of a task: events, their bytes as messages, batches, throttled attempts (`busy`), batches sent again after
-    a lost acknowledgement, whose events may be duplicates (`again`), and skipped rows. `problem`: why the first row was
-    skipped."""
+    """Counts of a task: events, their bytes as messages, batches, throttled attempts (`busy`), batches that were resent
+    after a lost acknowledgement and may have duplicated events (`again`), and skipped rows. `problem` is the reason why
+    the first row was skipped."""
 
     events: int = 0
     bytes: int = 0
@@ -84,22 +85,22 @@ class SendResult:
 
 
 class LinkPool:
-    """The process's idle links, one per partition of a hub. Thread-safe."""
+    """The process's idle links to hubs' partitions. Thread-safe."""
 
     def __init__(self) -> None:
         self.drop()
 
     def drop(self) -> None:
-        """Drop all without closing them: in a forked process they belong to the parent."""
+        """Drop all links without closing them, because in a forked process they belong to the parent."""
         self._lock = threading.Lock()
         self._idle: dict[tuple[Connection, str | None], tuple[float, Sender]] = {}
         self._partitions: dict[Connection, tuple[float, tuple[str, ...]]] = {}
 
     def take(self, connection: Connection, partition: str | None) -> Sender:
-        """An idle link, or a new one."""
+        """Remove and return an idle link, or return a new one."""
         now = time.monotonic()
         with self._lock:
-            old = [key for key, (since, _) in self._idle.items() if now - since > _LINK_IDLE]
+            old = [key for key, (since, _) in self._idle.items() if now - since > _MAX_LINK_IDLE]
             expired = [self._idle.pop(key)[1] for key in old]
             _, idle = self._idle.pop((connection, partition), (0.0, None))
         for sender in expired:
@@ -112,12 +113,12 @@ class LinkPool:
             self._idle[connection, partition] = (time.monotonic(), sender)
 
     def partitions(self, connection: Connection, timeout: float) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Raises `HubUnavailableError`, also after `timeout` seconds, or
-        `ClientVersionError`."""
+        """The ids of the hub's partitions. Raises `ClientVersionError`, or `HubUnavailableError`, at the latest after
+        `timeout` seconds."""
         now = time.monotonic()
         since, ids = self._partitions.get(connection, (-math.inf, ()))
-        if now - since > _PARTITIONS_AGE:
-            # one half to connect, the other for the response
+        if now - since > _PARTITION_IDS_AGE:
+            # half of the time is for connecting, the other half for the response
             with HubMetadata(connection, "$Default", response_timeout=timeout / 2) as metadata:
                 ids = metadata.partition_ids()
             self._partitions[connection] = (now, ids)
@@ -136,7 +137,7 @@ class _Stopped(Exception):
 
 
 class WriteTask:
-    """Sends the rows of a task. `links` outlives it."""
+    """Sends the rows of a task. The pool `links` outlives the task."""
 
     def __init__(self, options: WriteOptions, columns: Columns, links: LinkPool = LINK_POOL) -> None:
         self._options, self._columns, self._links = options, columns, links
@@ -146,11 +147,11 @@ class WriteTask:
     def write(self, rows: Iterable[pa.RecordBatch]) -> SendResult:
         """Send all rows, in order per partition and key.
 
-        Raises `UnsendableEventError` before any of the neighbouring rows is sent, `HubUnavailableError` or
+        Raises `UnsendableEventError` before the part that contains the row is sent, `HubUnavailableError` or
         `ClientVersionError`. Earlier rows may have been sent.
         """
         sent = SendResult()
-        with ThreadPoolExecutor(_MOST_LINKS, "ehbalance-send") as pool:
+        with ThreadPoolExecutor(_MAX_LINKS, "ehbalance-send") as pool:
             sending: list[Future[SendResult]] = []
             try:
                 for part in self._encoded(rows, sent):
@@ -166,26 +167,26 @@ class WriteTask:
         return sent
 
     def unsendable(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that the hub would reject, with a last column `reason`. Sends nothing. The event columns come first
-        in `rows`. Raises as `write`."""
+        """The rows that the hub would reject, with `reason` as an additional last column. Sends nothing. The event
+        columns must come first in `rows`. Raises the same errors as `write`."""
         for encoder, batch in self._with_encoder(rows):
             yield encoder.unsendable(batch)
 
     def _encoded(self, rows: Iterable[pa.RecordBatch], sent: SendResult) -> Iterator[Events]:
-        """The events of the rows, in parts of about `_PART` bytes."""
+        """The events of the rows, in parts of about `_PART_BYTES` bytes."""
         part: Events = {}
         size = 0
         for encoder, batch in self._with_encoder(rows):
             encoder.add(batch, part)
             sent.skipped, sent.problem = encoder.skipped, encoder.problem
-            size += batch.nbytes + _ROW * batch.num_rows
-            if size >= _PART:
+            size += batch.nbytes + _ROW_BYTES * batch.num_rows
+            if size >= _PART_BYTES:
                 yield part
                 part, size = {}, 0
         yield part
 
     def _with_encoder(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEncoder, pa.RecordBatch]]:
-        """The task's encoder, with each batch."""
+        """Yield each batch together with the task's encoder."""
         encoder: RowEncoder | None = None
         for batch in _slices(rows):
             if self._stop.is_set():
@@ -207,7 +208,7 @@ class WriteTask:
         return self._retried(request, None)
 
     def _limit(self, target: str | None = None) -> int:
-        """Maximum size of a batch, by the link of the first event."""
+        """Maximum size of a batch, as reported by the link of the first event."""
         if not self._most:
             self._most = self._attempted(target, Sender.most_bytes, SendResult(), {})
         return self._most
@@ -215,7 +216,7 @@ class WriteTask:
     def _send(self, target: str | None, keyed: Iterable[Keyed]) -> SendResult:
         sent = SendResult()
         try:
-            for window in windows(keyed, min(self._most, _BATCH)):
+            for window in windows(keyed, min(self._most, _MAX_BATCH_BYTES)):
                 events, sizes = sum(batch.events for batch in window), sum(len(batch.payload) for batch in window)
                 sent.add(SendResult(events, sizes, len(window)))
                 unanswered: dict[int, Batch] = {}
@@ -229,8 +230,8 @@ class WriteTask:
     def _attempted(
         self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, Batch]
     ) -> _T:
-        """The result of `call` for a link to `target`, repeated as by `_retried`, each time on another link. Adds
-        batches that may be sent twice to `unanswered`, by identity."""
+        """The result of `call` for a link to `target`, retried as in `_retried`, each time on another link. Adds
+        batches that may be sent twice to `unanswered`, keyed by their `id()`."""
         connection = self._options.connection
 
         def attempt(deadline: Deadline) -> _T:
@@ -246,10 +247,11 @@ class WriteTask:
         return self._retried(attempt, target)
 
     def _retried(self, attempt: Callable[[Deadline], _T], target: str | None) -> _T:
-        """The result of `attempt`, repeated after transient errors until no batch was accepted for `sendTimeout`.
+        """The result of `attempt`, which is retried after transient errors until no batch has been accepted for
+        `sendTimeout`.
 
-        Waits for a throttled hub without limit. Renews refused credentials once per accepted batch. A hub may seem
-        missing for a moment when the service lost a link."""
+        Waits without limit for a hub that throttles. Renews refused credentials once per accepted batch. Retries a
+        missing hub for a moment, because a hub may seem missing after the service has lost a link."""
         deadline, missing = Deadline(self._options.send_timeout), MissingHubCheck()
         pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():
@@ -261,7 +263,7 @@ class WriteTask:
                 if accepted := deadline.end > end:
                     renewed = False
                 if accepted or isinstance(error, (ServerBusyError, CredentialsRefusedError)):
-                    missing.answered()
+                    missing.record_answer()
                 if isinstance(error, ServerBusyError):
                     self._stop.wait(busy_wait())
                     deadline.postpone()
@@ -272,7 +274,7 @@ class WriteTask:
                     self._options.connection.renew_credentials()
                     renewed = True
                     continue
-                if missing.is_confirmed_by(error):
+                if missing.record_error(error):
                     raise
                 left = deadline.end - time.monotonic()
                 pause = max(_PAUSES[0], min(2 * pause, _PAUSES[1], left / 2))
@@ -290,10 +292,11 @@ class WriteTask:
 
 
 def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of about `_PART` bytes at most: Spark limits only their number of rows."""
+    """Slices of the batches, of at most about `_PART_BYTES` bytes each, because Spark limits only the number of
+    rows."""
     for batch in rows:
         if batch.num_rows:
-            length = math.ceil(batch.num_rows / math.ceil(max(batch.nbytes, 1) / _PART))
+            length = math.ceil(batch.num_rows / math.ceil(max(batch.nbytes, 1) / _PART_BYTES))
             yield from (batch.slice(start, length) for start in range(0, batch.num_rows, length))
 
 

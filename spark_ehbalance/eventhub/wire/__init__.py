@@ -1,7 +1,7 @@
 """AMQP from the client's socket to Arrow: transfer frames become record batches without an object per event.
 
 The *fast path* reads many messages at once. The *slow path*, its last tier, reads the remaining messages one at a time;
-all tiers return the same rows. The modules, in the order of the data flow, and their CPU time per event:
+all tiers return the same rows. The modules in the order of the data flow, with their CPU time per event:
 
 | module          | task                                                                        | µs CPU per event    |
 |-----------------|-----------------------------------------------------------------------------|---------------------|
@@ -13,13 +13,13 @@ all tiers return the same rows. The modules, in the order of the data flow, and 
 |                 | the fields of unlike messages, with their maps pair by pair                 | 1, and 0.1 a pair   |
 | `messages.py`   | the slow path: one message or section in any encoding                       | 7 to 8, and its row |
 | `values.py`     | for all of them: AMQP values from bytes, without recursion, bounded         | included            |
-| `client.py`     | checks that azure-eventhub has the private parts that this package uses     |                     |
+| `client.py`     | checks that azure-eventhub has the internals that this package uses        |                     |
 | `management.py` | requests to `$management` over a separate link                              |                     |
 
 `encoder.py` encodes events as batches, and `sending_link.py` sends them.
 
-Where to look for a bug: lost or duplicate messages: `transfers.py`, `link.py`. A wrong row from all tiers:
-`eventhub/rows.py`; from the slow path only: `messages.py`, `values.py`; from another tier only: that tier in
-`decoder.py`, then `scan.py`. `tests/eventhub/test_wire_decoder.py` compares all tiers with the slow path, and
-`tests/eventhub/test_wire_messages.py` the slow path with the client's decoder.
+Where to look for a bug: if messages are lost or duplicated, in `transfers.py` and `link.py`; if all tiers return a
+wrong row, in `eventhub/rows.py`; if only the slow path does, in `messages.py` and `values.py`; if only another tier
+does, in that tier in `decoder.py`, then in `scan.py`. `tests/eventhub/test_wire_decoder.py` compares all tiers with the
+slow path, and `tests/eventhub/test_wire_messages.py` the slow path with the client's decoder.
 """

@@ -1,4 +1,4 @@
-"""Checks for the private parts of azure-eventhub that this package uses: any version that has them is supported."""
+"""Checks that azure-eventhub has the internals that this package uses: any version that has them is supported."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from spark_ehbalance.eventhub.wire.sources import incompatible_transport
 #: The version of azure-eventhub with which this package is tested.
 TESTED = "5.15.1"
 
-#: The attributes of the client's objects, in the order of `check_usable`.
-_USED = {
+#: The attributes that this package uses, by object of the client, in the order of `check_usable`.
+_ATTRIBUTES = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _incoming_end _get_remote_timeout "
     "_max_frame_size _last_frame_received_time _error state",
@@ -31,7 +31,7 @@ _USED = {
 }
 
 #: Seconds after which to retry shutting down a connection that has no socket yet.
-_AGAIN = 0.1
+_RETRY_SECONDS = 0.1
 
 _PYAMQP = "azure.eventhub._pyamqp"
 
@@ -45,21 +45,24 @@ _IMPORTED = {
 
 
 def unsupported(reason: str) -> ClientVersionError:
-    """The error for an installed client with unexpected private parts."""
+    """The error for an installed client whose internals are not as expected."""
     version, host = azure.eventhub.__version__, socket.gethostname()
     return ClientVersionError("EHB_CLIENT_UNSUPPORTED", version=version, host=host, reason=reason, tested=TESTED)
 
 
 @contextlib.contextmanager
 def private_calls() -> Iterator[None]:
-    """Wraps calls of private parts: raises `ClientVersionError` if one is missing or has other arguments."""
+    """Wrap calls to the client's internals: raises `ClientVersionError` if a name is missing or takes other
+    arguments."""
     try:
         yield
     except (AttributeError, TypeError, ImportError) as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith("spark_ehbalance."):  # raised in the client, by received data
+        if not frame.f_globals["__name__"].startswith(
+            "spark_ehbalance."
+        ):  # raised inside the client, for example by received data
             raise
-        raise unsupported(f"unexpected private part: {error}") from error
+        raise unsupported(f"a private attribute or method is not as expected: {error}") from error
 
 
 @contextlib.contextmanager
@@ -73,17 +76,17 @@ def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[Non
 
 @contextlib.contextmanager
 def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> Iterator[None]:
-    """As `cut_off_after`, at a monotonic time, which the block may postpone."""
+    """Like `cut_off_after`, but at a monotonic time, which the block may postpone."""
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(max(_AGAIN, deadline() - time.monotonic())):
-            # There may be no socket yet, or it may be closed.
+        while not ended.wait(max(_RETRY_SECONDS, deadline() - time.monotonic())):
+            # The socket may not exist yet, or may be closed.
             with contextlib.suppress(AttributeError, TypeError, OSError):
                 if time.monotonic() >= deadline():
                     opened = connection()._transport.sock
-                    # A websocket wraps one. Not the TLS socket's own method, which ends TLS first: other threads'
-                    # writes would then be sent unencrypted.
+                    # A websocket object wraps the socket. The TLS socket's own `shutdown` would end TLS first, so that
+                    # other threads' writes would be sent unencrypted.
                     socket.socket.shutdown(getattr(opened, "sock", opened), socket.SHUT_RDWR)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -116,12 +119,12 @@ def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
     """
     connection = handler._connection
     objects = (handler, connection, handler._session, link, connection._transport, handler._cbs_authenticator)
-    used = zip(_USED.items(), objects, strict=True)
-    missing = [f"{what}.{name}" for (what, names), part in used for name in _missing(part, names)]
+    used = zip(_ATTRIBUTES.items(), objects, strict=True)
+    missing = [f"{what}.{name}" for (what, names), part in used for name in _find_missing(part, names)]
     for module, names in _IMPORTED.items():
-        missing += [f"{module}.{name}" for name in _missing(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
+        missing += [f"{module}.{name}" for name in _find_missing(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
     if missing:
-        raise unsupported(f"missing private parts {', '.join(missing)}")
+        raise unsupported(f"missing private attributes: {', '.join(missing)}")
     if (reason := incompatible_transport(connection._transport)) is not None:
         raise unsupported(reason)
     if connection._transport.frames.taken_over() is None:
@@ -129,8 +132,8 @@ def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
     if handler._keep_alive_thread is not None:
         raise unsupported("its keep-alive thread reads the same socket")
     if link.current_link_credit != granted:
-        raise unsupported("unexpected link credit")
+        raise unsupported("its link credit is not as expected")
 
 
-def _missing(part: Any, names: str) -> list[str]:
+def _find_missing(part: Any, names: str) -> list[str]:
     return [name for name in names.split() if not hasattr(part, name)]

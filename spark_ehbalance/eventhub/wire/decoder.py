@@ -26,18 +26,19 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Minimum number of messages for a template, and for "any shape": a batch costs 0.3 ms and 2 ms there, and a message 7
-#: µs on the slow path.
+#: Minimum number of messages for a template, and for "any shape". A batch costs 0.3 ms with a template and 2 ms with
+#: "any shape", and a message costs 7 µs on the slow path.
 _FEW = 16
 _MANY = 256
 
 #: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs per message even without a match; but only
-#: for at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of `_SAMPLE` differ.
+#: if there are at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of `_SAMPLE`
+#: maps differ.
 _SAMPLE = 64
 _SAMPLE_PAYS = 8
 
-#: Maximum number of cached templates. One without a match costs about 0.2 µs per event.
-_MOST_TEMPLATES = 4
+#: Maximum number of cached templates. A template that does not match costs about 0.2 µs per event.
+_MAX_TEMPLATES = 4
 
 #: The annotations that "any shape" reads, and the type codes that it supports for their values.
 _CODES = {
@@ -49,17 +50,18 @@ _CODES = {
     rows.EPOCH: INTEGER,
 }
 
-# glibc keeps freed blocks up to the size of the largest one that was ever freed. Without this block it would return the
-# arrays of every batch, up to 1 MB each, to the system: a quarter of the cost of an event of 100 bytes.
+# Freed below, so that glibc keeps freed blocks of up to this size. Otherwise it would return the arrays of every batch,
+# up to 1 MB each, to the system, which would be a quarter of the cost of an event of 100 bytes.
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
-#: Maximum number of slices of the tiers' batches by which rows are ordered, with one copy.
-_MOST_SLICES = 64
+#: Maximum number of slices of the tiers' batches that are concatenated to put the rows in order, which needs only one
+#: copy.
+_MAX_SLICES = 64
 
 
 class _Read(NamedTuple):
-    """The rows that a tier read. Rows that are not `valid` are dropped, because only the slow path supports their
+    """The rows that a tier read. Rows that are not `valid` are dropped, because only the slow path can decode their
     messages."""
 
     matched: Booleans  # mask of the messages with a row
@@ -67,15 +69,16 @@ class _Read(NamedTuple):
     batch: pa.RecordBatch
 
 
-#: Returns None if it reads no message.
+#: A tier returns None if it can read none of the messages.
 _Tier = Callable[[RawMessages], _Read | None]
 
 
 class Decoder:
     """Decodes the messages of one partition to record batches. For one thread at a time.
 
-    `as_json` and `schema` as for `rows.record_batch`. The set of unreadable events does not depend on `schema`. `few`
-    and `many` are the minimum numbers of messages for templates, and for "any shape".
+    `as_json` and `schema` have the same meaning as `json_properties` and `schema` of `rows.record_batch`. The set of
+    unreadable events does not depend on `schema`. `few` and `many` are the minimum numbers of messages for templates
+    and for "any shape".
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Decoder:
 
     def record_batch(self, messages: RawMessages) -> Rows:
         """The rows of all `messages`, in their order."""
-        alone = messages.starts < 0  # messages of several frames are not contiguous in the buffer
+        alone = messages.starts < 0  # messages that span several frames are not contiguous in the buffer
         left, counts = np.flatnonzero(~alone), Counter[str]()
         batches, indices = list[pa.RecordBatch](), list[Integers]()
         for name, tier in self._tiers():
@@ -180,7 +183,7 @@ class Decoder:
             properties=lambda: properties,
             systemProperties=lambda: system_properties,
         )
-        self._templates = [template, *(other for other in self._templates if other is not template)][:_MOST_TEMPLATES]
+        self._templates = [template, *(other for other in self._templates if other is not template)][:_MAX_TEMPLATES]
         return _Read(matched, valid, batch)
 
     # --- messages of any shape -------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ class Decoder:
             return scan.integers(data, pairs.codes[indices], pairs.values.select(indices))
 
         def texts(name: bytes) -> pa.StringArray:
-            """Null for a missing annotation."""
+            """The texts of an annotation; null where it is missing."""
             missing = pair_of[name] < 0
             found = _texts(data, pairs.values.select(pair_of[name][~missing]))
             return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
@@ -239,7 +242,7 @@ class Decoder:
     # --- columns of maps -------------------------------------------------------------------------------------------
 
     def _application_maps(self, data: bytearray, sections: Spans) -> tuple[pa.MapArray | None, Booleans]:
-        """`_maps` of the application properties; pair by pair for many unlike sections."""
+        """The result of `_maps` for the application properties. Many unlike sections are read pair by pair."""
         count = len(sections.starts)
         if count >= self._many and sections.lengths.any():
             sample = _slices(data, sections.select(slice(_SAMPLE)), pa.binary())
@@ -255,8 +258,8 @@ class Decoder:
     def _maps(
         self, column: str, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]
     ) -> tuple[pa.MapArray | None, Booleans]:
-        """A map per section, None if `column` is not selected; and the mask of readable sections, also without the
-        column. Reads sections with equal bytes once."""
+        """A map per section, or None if `column` is not selected; and the mask of readable sections, even if the column
+        is not selected. Sections with equal bytes are read only once."""
         is_selected, builder, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
         readable = [True]
         if not sections.lengths.any():
@@ -265,7 +268,7 @@ class Decoder:
             builder.add(shared)
             codes = np.zeros(count, np.int32)
         else:
-            # not with Arrow's `dictionary_encode`, whose hashes are unsalted: a sender can choose colliding sections
+            # not Arrow's `dictionary_encode`: its hashes are unsalted, so a sender could choose colliding sections
             distinct: dict[bytes, int] = {}
             salted = map(rows.SALT.__add__, _slices(data, sections, pa.binary()).to_pylist())
             codes = np.array([distinct.setdefault(raw, len(distinct)) for raw in salted], np.int32)
@@ -283,13 +286,13 @@ class Decoder:
         return maps if len(maps) == count else maps.take(pa.array(codes)), valid
 
     def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> tuple[pa.MapArray, Booleans]:
-        """The `count` maps of `pairs`, and the mask of those without a repeated key."""
+        """The `count` maps that consist of `pairs`, and the mask of the maps without a repeated key."""
         single = np.ones(count, np.bool_)
         if not len(pairs.maps):
             return rows.empty_maps(count), single
         keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        # not with Arrow's hashes: a sender can choose colliding keys
+        # not with Arrow's hashes, because a sender could choose colliding keys
         if len(several := np.flatnonzero(counts > 1)):
             names = keys.take(pa.array(np.flatnonzero(counts[pairs.maps] > 1))).to_pylist()
             end = 0
@@ -300,7 +303,7 @@ class Decoder:
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values), single
 
     def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
-        """Values as texts: integers and texts many at a time, others one by one."""
+        """Values as texts. Integers and texts are converted many at a time, other types one by one."""
         integer, text = INTEGER[codes], TEXT[codes] & ~BINARY[codes] & (not self._json)
         parts, indices = [], []
         for kind in (integer, text, ~(integer | text)):
@@ -320,9 +323,9 @@ class Decoder:
 
 
 def _fits_sample(template: Template, left: RawMessages) -> bool:
-    """Whether the template matches any message of a sample; True if there are too few messages for one."""
+    """Whether the template matches any message of a sample; True if there are too few messages for a sample."""
     step = len(left) // _SAMPLE
-    sample = slice(step // 2, None, step)  # without the first and last messages, from which templates are learned
+    sample = slice(step // 2, None, step)  # leaves out the first and the last message, from which templates are learned
     return step < _SAMPLE_PAYS or bool(template.match(left.select(sample))[0].any())
 
 
@@ -330,7 +333,8 @@ def _fits_sample(template: Template, left: RawMessages) -> bool:
 
 
 def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
-    """A column of bytes or text, with one copy: every other item of an array in which the others are the gaps."""
+    """A column of bytes or text, created with a single copy: every other item of an array whose remaining items are the
+    gaps."""
     count = len(spans.starts)
     offsets = np.zeros(2 * count + 1, np.int32)
     offsets[:-1:2] = spans.starts
@@ -340,14 +344,14 @@ def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
 
 
 def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
-    """A column of texts; bytes that are not UTF-8 as by `rows.optional_text`."""
+    """A column of texts. Bytes that are not UTF-8 are converted as in `rows.optional_text`."""
     return _as_utf8(_slices(data, spans, pa.string()))
 
 
 def _as_utf8(column: pa.StringArray) -> pa.StringArray:
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:  # convert only the part with bytes that are not UTF-8 one by one
+    except pa.ArrowInvalid:  # only the part with bytes that are not UTF-8 is converted one by one
         if len(column) <= _SAMPLE:
             return pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
         parts = (column.slice(at, _SAMPLE) for at in range(0, len(column), _SAMPLE))
@@ -369,13 +373,13 @@ def _repeated(text: str | None, count: int) -> pa.StringArray:
 
 
 def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.RecordBatch:
-    """The rows of `batches` ordered by `indices`, without negative ones."""
+    """The rows of `batches` ordered by `indices`, without rows whose index is negative."""
     at = np.concatenate(indices)
     order = np.argsort(at, kind="stable")[np.count_nonzero(at < 0) :]
     if len(batches) == 1 and len(order) == len(at):
         return batches[0]
     starts = np.flatnonzero(np.diff(order, prepend=-2) != 1)
-    if len(starts) > _MOST_SLICES:
+    if len(starts) > _MAX_SLICES:
         return pa.concat_batches(batches).take(pa.array(order))
     table = pa.Table.from_batches(batches)
     lengths = np.diff(starts, append=len(order))
@@ -384,7 +388,7 @@ def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.Reco
 
 
 def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Booleans]:
-    """Maps with the pairs of both, and the mask of those without a common key."""
+    """Maps with the pairs of both columns, and the mask of the maps whose two parts have no key in common."""
     disjoint = np.ones(len(first), np.bool_)
     if not len(first.keys) or not len(second.keys):
         return first if len(first.keys) else second, disjoint
@@ -404,7 +408,7 @@ def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Boole
 
 
 def _scalar(raw: bytes, code: int) -> Any:
-    """The value of type `code` from its bytes, without its size."""
+    """The value of type `code` from its bytes, which do not include the size."""
     if code == 0xA0 or code == 0xB0:
         return rows.Binary(raw)
     if code in TEXTS:

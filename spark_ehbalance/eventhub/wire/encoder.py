@@ -1,4 +1,5 @@
-"""Encodes events as a batch for Event Hubs: a message with a data section per event, which contains a message.
+"""Encodes events as a batch for Event Hubs: a message with a data section per event, which contains the event's
+message.
 
 Sources: the AMQP 1.0 specification, part 3, and azure-eventhub's `EventDataBatch`.
 """
@@ -17,22 +18,23 @@ _K = TypeVar("_K")
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
 
-#: First bytes of sections: data, annotations, message and application properties; and a null value instead of data.
+#: First bytes of the sections for data, annotations, message properties and application properties; and a section with
+#: a null value, which replaces the data section.
 _DATA, _ANNOTATIONS, _STANDARD = b"\x00\x53\x75", b"\x00\x53\x72", b"\x00\x53\x73"
 _PROPERTIES, _NO_BODY = b"\x00\x53\x74", b"\x00\x53\x77\x40"
 
-#: Maximum encoded size and count in one byte; larger ones need four.
+#: Maximum size or count that is encoded in one byte; larger ones need four.
 _SHORT = 255
 
-#: Size of a transfer's fields with their count.
+#: Maximum size of a transfer's fields, including their count.
 _TRANSFER_SIZE = 4 + 5 + 5 + 6 + 5 + 1 + 1
 
 _LONG, _UNSIGNED, _UINT, _DOUBLE, _FLOAT = map(struct.Struct, (">q", ">Q", ">I", ">d", ">f"))
 
 #: The largest 32-bit floating-point number.
-_MOST_FLOAT = 3.4028234663852886e38
+_MAX_FLOAT = 3.4028234663852886e38
 
-#: Type codes of signed numbers by width in bytes. The unsigned number's code is one less.
+#: Widths in bytes and type codes of signed integers. The code of the unsigned integer is one less.
 _SIGNED = ((1, 0x51), (2, 0x61), (4, 0x71))
 
 _NULL = b"\x40"
@@ -47,24 +49,24 @@ _SERVICE_ANNOTATIONS = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH))
 #: An encoded property name and value.
 Pair = bytes
 
-#: Maximum window: a third of the messages for which the service grants credit on a link to the hub, and bytes that a
-#: slow connection transfers before acknowledgements are due.
-_MOST_TOGETHER = 100
-_MOST_BYTES_TOGETHER = 1 << 20
+#: Maximum number of batches and bytes of a window: a third of the messages for which the service grants credit on a
+#: link to the hub, and as many bytes as a slow connection transfers before acknowledgements are due.
+_MAX_WINDOW_BATCHES = 100
+_MAX_WINDOW_BYTES = 1 << 20
 
 
 class SystemProperties(NamedTuple):
-    """Encoded annotations and message properties."""
+    """Encoded annotations and message properties of an event."""
 
     annotations: Collection[Pair] = ()
-    properties: bytes = b""  # the section; empty for none
+    properties: bytes = b""  # the section; empty if there are no properties
 
 
 class _Cache(dict[_K, bytes]):
-    """Cache of encoded values, small because a sender can choose colliding texts."""
+    """Cache of encoded values. It is small because a sender can choose colliding texts."""
 
     def add(self, key: _K, value: bytes) -> bytes:
-        """Cache `value` if there is room; returns it."""
+        """Cache `value` if there is room, and return it."""
         if len(self) < 256:
             self[key] = value
         return value
@@ -74,7 +76,7 @@ class Encoder:
     """Encodes events, for one thread. Caches repeated parts, so it should be short-lived."""
 
     def __init__(self) -> None:
-        self._heads = _Cache[tuple[str | None, int]]()  # by key and length of the body
+        self._heads = _Cache[tuple[str | None, int]]()  # by key and body length
         self._pairs = _Cache[tuple[str, str | bytes]]()
         self._envelopes = _Cache[str]()
 
@@ -85,30 +87,30 @@ class Encoder:
         properties: Collection[Pair] = (),
         system: SystemProperties | None = None,
     ) -> bytes:
-        """The data section of a batch's event up to its `body`; the whole section for a tombstone, which has no
-        body."""
+        """The data section of an event in a batch up to the event's `body`; for a tombstone, which has no body, the
+        whole section."""
         if properties or body is None or system:
             return _head(body, key, properties, system or SystemProperties())
         kind = (key, len(body))
         return self._heads.get(kind) or self._heads.add(kind, _head(body, key, (), SystemProperties()))
 
     def envelope(self, key: str | None) -> bytes:
-        """The beginning of a batch with `key`, by which the hub chooses the partition; empty without a key."""
+        """The beginning of a batch whose partition the hub chooses by `key`; empty if there is no key."""
         if not key:
             return b""
         return self._envelopes.get(key) or self._envelopes.add(key, _ANNOTATIONS + _map([_key_pair(key)]))
 
     def pair(self, name: str, value: Any) -> Pair:
-        """A property. `value` is None, bool, int (64 bits, also unsigned), float, str or bytes."""
+        """An encoded property. `value` is None, bool, int (64 bits, signed or unsigned), float, str or bytes."""
         if isinstance(value, str | bytes) and (cached := self._pairs.get((name, value))):
             return cached
         pair = _sized(_STRING, name.encode()) + _value(value)
-        # other types may be equal and different, as True and 1
+        # values of other types can be equal but need different encodings, such as True and 1
         return self._pairs.add((name, value), pair) if isinstance(value, str | bytes) else pair
 
 
 def small_pair(name: str, value: Any) -> Pair:
-    """As `Encoder.pair`, with numbers in the smallest type that holds them."""
+    """Like `Encoder.pair`, but encodes a number in the smallest type that holds it."""
     return _sized(_STRING, name.encode()) + (_small_number(value) or _value(value))
 
 
@@ -135,23 +137,23 @@ def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
 
 
 class Batch(NamedTuple):
-    """A message with several events, and their number."""
+    """An encoded message with several events, and their number."""
 
     events: int
     payload: bytes
 
 
 class Keyed(NamedTuple):
-    """Events with one key, or without: alternating heads and bodies; and the beginning of their batches."""
+    """Events that share a key or have none, as alternating heads and bodies; and the beginning of their batches."""
 
     envelope: bytes
     events: list[bytes]
 
 
 def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
-    """The events of each key in as few batches of at most `most` bytes as their order allows; a larger event has its
-    own batch. The batches of a window have distinct keys, so they can be in flight together without reordering a key's
-    events."""
+    """Pack the events of each key into as few batches of at most `most` bytes as their order allows; a larger event
+    gets its own batch. The batches of a window have distinct keys, so they can be in flight together without reordering
+    the events of a key."""
     waiting = [_batches(events, most) for events in keyed]
     while waiting:
         more, window, size = list[Iterator[Batch]](), list[Batch](), 0
@@ -160,7 +162,7 @@ def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
             if batch is None:
                 continue
             more.append(batches)
-            if window and (len(window) == _MOST_TOGETHER or size + len(batch.payload) > _MOST_BYTES_TOGETHER):
+            if window and (len(window) == _MAX_WINDOW_BATCHES or size + len(batch.payload) > _MAX_WINDOW_BYTES):
                 yield window
                 window, size = [], 0
             window.append(batch)
@@ -184,10 +186,10 @@ def _batches(keyed: Keyed, most: int) -> Iterator[Batch]:
 
 
 def transfer_frames(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
-    """The frames of at most `largest` bytes of delivery `number`."""
+    """Split delivery `number` into frames of at most `largest` bytes."""
     delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42"
     fields = delivery % tuple(map(_UINT.pack, (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT)))
-    before = HEADER.size + len(fields) + 1  # the last byte: whether more frames follow
+    before = HEADER.size + len(fields) + 1  # the last byte is whether more frames follow
     room = largest - before
     for at in range(0, len(payload), room):
         part = payload[at : at + room]
@@ -230,7 +232,8 @@ def _value(value: Any) -> bytes:
 
 
 def _prefix(codes: bytes, length: int) -> bytes:
-    """The type code and size of a value of this length; `codes` are those of the short and the long form."""
+    """The type code and the size of a value of this length. `codes` are the type codes of the short and the long
+    form."""
     if length <= _SHORT:
         return bytes((codes[0], length))
     return codes[1:] + length.to_bytes(4, "big")
@@ -252,9 +255,9 @@ def _compound(codes: bytes, entries: bytes, count: int) -> bytes:
 
 
 def _small_number(value: Any) -> bytes | None:
-    """The shortest encoding of a number; None for other values, or if `_value` is as short."""
+    """The shortest encoding of a number; None if `value` is not a number, or if the result of `_value` is as short."""
     if isinstance(value, float):
-        single = _FLOAT.pack(value) if abs(value) <= _MOST_FLOAT else b""
+        single = _FLOAT.pack(value) if abs(value) <= _MAX_FLOAT else b""
         return b"\x72" + single if single and _FLOAT.unpack(single)[0] == value else None
     if not isinstance(value, int) or isinstance(value, bool):
         return None

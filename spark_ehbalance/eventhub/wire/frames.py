@@ -1,6 +1,7 @@
-"""Reads and decodes the frames that the client handles: its own reader and decoder are unbounded.
+"""Reads and decodes the frames that the client handles, because the client's own reader and decoder are unbounded.
 
-A frame header of 8 bytes would make it allocate 4 GB, as would an array, or a range of deliveries, of 20 bytes.
+A frame header of 8 bytes could make the client allocate 4 GB; so could 20 bytes that encode an array or a range of
+deliveries.
 """
 
 from __future__ import annotations
@@ -18,45 +19,46 @@ HEADER = struct.Struct(">IBBH")
 
 TRANSFER, _DISPOSITION, _REJECTED = 0x14, 0x15, 0x25
 
-#: Number of fields per performative: peers may omit trailing nulls, and the client reads fields by position.
+#: Number of fields per performative. It is needed because peers may omit trailing nulls, but the client reads fields by
+#: position.
 _FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, TRANSFER: 11, _DISPOSITION: 6, 0x16: 3, 0x17: 1, 0x18: 1}
 
-#: Defaults, by performative and index, of optional fields that the client reads as numbers: maximum frame size and
-#: channel of an open, and maximum handle of a begin.
+#: Defaults, by performative and index, of optional fields that the client reads as numbers: an open's maximum frame
+#: size and maximum channel, and a begin's maximum handle.
 _DEFAULTS = {0x10: {2: 2**32 - 1, 3: 2**16 - 1}, 0x11: {4: 2**32 - 1}}
 
-#: Number of fields of an error, and the performatives whose last field is one: detach, end and close.
+#: Number of fields of an error, and the performatives whose last field is an error: detach, end and close.
 _ERROR_FIELDS, _WITH_ERROR = 3, (0x16, 0x17, 0x18)
 
 #: Field indices of a transfer, and of a disposition.
 MORE = 5
 _FIRST, _LAST, _STATE = 1, 2, 4
 
-#: The client's names of a delivery's outcomes, by descriptor.
+#: The names that the client uses for a delivery's outcomes, by descriptor.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", _REJECTED: "rejected", 0x26: "released", 0x27: "modified"}
 
 #: Maximum number of deliveries per disposition: the client's window for transfers.
-_MOST_DELIVERIES = 1 << 16
+_MAX_DELIVERIES = 1 << 16
 
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
-#: First bytes of a protocol header, where a frame has its size.
+#: First bytes of a protocol header. A frame has its size in their place.
 _PROTOCOL = b"AMQP"
 
-#: The type codes of arrays, and of values with a descriptor.
+#: The type codes of arrays and of values with a descriptor.
 _ARRAYS = (0x00, 0xE0, 0xF0)
 
 
 def check_size(size: int, words: int, largest: int) -> None:
-    """Raise `MalformedError` for invalid sizes: of a frame in bytes, and of its header in words."""
+    """Raise `MalformedError` if a frame's size in bytes or its header's size in words is invalid."""
     if not 8 <= 4 * words <= size <= largest:
         raise MalformedError(f"a frame of {size} bytes with a header of {4 * words}; the maximum is {largest}")
 
 
 def fields_of(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
-    """The fields of the performative whose list starts at `pos`, and the start of each and the end of the last. Raises
-    one of `MALFORMED`."""
+    """The fields of the performative whose list starts at `pos`; and the position of each field, followed by the end of
+    the last one. Raises one of `MALFORMED`."""
     code = frame[pos]
     if code == 0x45:
         return [], [pos + 1]
@@ -74,7 +76,7 @@ def fields_of(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
 
 
 def decoded(frame: bytes) -> tuple[int, Any]:
-    """The performative's code and fields of a whole frame, for the client's handlers. Raises `MalformedError`."""
+    """The code and the fields of a whole frame's performative, for the client's handlers. Raises `MalformedError`."""
     start = 4 * frame[4]
     if start == len(frame):
         return 1, b"EMPTY"
@@ -105,20 +107,21 @@ def decoded(frame: bytes) -> tuple[int, Any]:
 
 
 def _fill(fields: Any, count: int) -> None:
-    """Append omitted nulls, unless the list is missing."""
+    """Append the omitted nulls to `fields`, unless `fields` is not a list."""
     if isinstance(fields, list):
         fields += [None] * (count - len(fields))
 
 
 def _check_range(fields: list[Any]) -> None:
-    """Limit the range: the client creates a list of all its delivery ids."""
+    """Limit the range of a disposition, because the client creates a list of all delivery ids in it."""
     first, last = fields[_FIRST], fields[_LAST]
-    if (last or first) - first >= _MOST_DELIVERIES:
-        raise ValueError(f"a disposition of {last - first + 1} deliveries; the maximum is {_MOST_DELIVERIES}")
+    if (last or first) - first >= _MAX_DELIVERIES:
+        raise ValueError(f"a disposition of {last - first + 1} deliveries; the maximum is {_MAX_DELIVERIES}")
 
 
 def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
-    """Allow only flat lists and maps, as in answers to a token: the client's decoder reads them as `decode` does."""
+    """Allow only flat lists and maps, which suffice for answers to a token, because the client's decoder reads only
+    these in the same way as `decode`."""
     if more:
         raise ValueError("an answer in several frames")
     while pos < len(frame):
@@ -126,37 +129,38 @@ def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
         value, end = decode(frame, pos + 3)
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if frame[pos : pos + 2] != b"\x00\x53" or code in _ARRAYS or any(isinstance(e, list | dict) for e in inner):
-            raise ValueError("an answer with other than flat sections")
+            raise ValueError("an answer whose sections are not flat")
         pos = end
 
 
 class FrameReader:
-    """Reads frames instead of the client's `transport`, which sends by `write`."""
+    """Reads frames in place of the client's `transport`, and sends through the transport (`write`)."""
 
     def __init__(self, transport: Any, largest: int) -> None:
         self._transport, self._largest, self._write = transport, largest, transport.write
-        #: Seconds to wait for a frame, None for the socket's timeout.
+        #: Seconds to wait for a frame; None means the socket's timeout.
         self.wait: float | None = None
         #: Whether a write has failed.
         self.broken = False
         self._source: Source | None = None
-        self._data = bytearray()  # not returned yet
+        self._data = bytearray()  # bytes that were not returned yet
 
     def taken_over(self) -> tuple[Source, bytes] | None:
-        """The source and the bytes after the last frame, for another reader; None if no frame was read."""
+        """The source, and the bytes after the last frame, for the reader that takes over; None if no frame was read."""
         return None if self._source is None else (self._source, bytes(self._data))
 
     def write(self, data: bytes) -> None:
-        """As the transport's, but defers the error of a broken connection to the next read, after answers and perhaps
-        the reason that the peer had sent."""
+        """Like the transport's `write`, but an error of a broken connection is raised only by the next read, so that
+        answers that the peer has already sent, and perhaps its reason, are read first."""
         try:
             self._write(data)
         except (ConnectionError, ssl.SSLEOFError):
             self.broken = True
 
     def receive_frame(self, verify_frame_type: int | None = 0) -> tuple[int | None, tuple[int, Any] | None]:
-        """As the transport's: channel and performative of the next frame, or a protocol header; None twice if none
-        arrives within the socket's timeout. Raises `OSError` or `MalformedError`."""
+        """Like the transport's `receive_frame`: returns the channel and the performative of the next frame, or a
+        protocol header; None for both if no frame arrives within the socket's timeout. Raises `OSError` or
+        `MalformedError`."""
         with self._transport.socket_lock:
             frame = self._next()
         if frame is None:
@@ -188,7 +192,8 @@ class FrameReader:
         return frame
 
     def _read(self, wait: float | None) -> int | None:
-        """Read the next frame into the data; returns its size, or None if it is incomplete after `wait` seconds."""
+        """Read the next frame into the data. Returns its size, or None if the frame is still incomplete after `wait`
+        seconds."""
         if self._source is None:
             self._source = source_of(self._transport)
         deadline = None if wait is None else time.monotonic() + wait
@@ -203,7 +208,7 @@ class FrameReader:
         return size
 
     def _size(self) -> int | None:
-        """The size of the next frame; None while its header is incomplete."""
+        """The size of the next frame in bytes; None while its header is incomplete."""
         if len(self._data) < HEADER.size:
             return None
         if self._data.startswith(_PROTOCOL):
@@ -214,7 +219,8 @@ class FrameReader:
 
 
 def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
-    """Handle an End like the client's `end`, which drops the error, and end the connection, which has one session."""
+    """Handle an End frame like the client's `end`, but keep the error, which `end` drops; and end the connection,
+    because it has only this session."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError
 
     end(channel, fields)
@@ -224,8 +230,8 @@ def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
 
 
 class _Bounded:
-    """Mixin for a client: connections read with a `FrameReader`, and errors keep why a session ended or a token was
-    refused."""
+    """Mixin for a client whose connections read with a `FrameReader`, and whose errors keep the reason why a session
+    ended or a token was refused."""
 
     @property
     def _connection(self) -> Any:
@@ -249,7 +255,7 @@ class _Bounded:
         self.__dict__["_cbs_authenticator"] = token
         if token is not None:
             completed = token._on_execute_operation_complete
-            # with an error condition the client drops status and description, which contain the reason
+            # if there is an error condition, the client drops status and description, which contain the reason
             token._on_execute_operation_complete = lambda *answer, error_condition=None: completed(*answer[:4])
 
 
@@ -262,7 +268,7 @@ def _bounded(create: Any, *arguments: Any, **settings: Any) -> Any:
 
 @functools.cache
 def bounded_transport() -> Any:
-    """The `amqp_transport` for clients whose connections read bounded frames."""
+    """The `amqp_transport` argument for clients whose connections limit the size of frames."""
     from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
     # the client would grant itself credit for 10,000 messages

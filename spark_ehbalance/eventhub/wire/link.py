@@ -1,6 +1,6 @@
-"""Reads a link's transfers from the socket instead of the client, which opened connection and link.
+"""Reads a link's transfers from the socket in place of the client, which opened the connection and the link.
 
-The client handles other frames, and sends.
+The client still handles other frames, and still sends.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MOST_BYTES = 4 << 20
 #: Bytes requested by one read: at least the maximum frame size.
 _READ_BYTES = 1 << 20
 
-#: Size of an idle link's buffer in bytes: a worker keeps hundreds of receivers.
+#: Size of an idle link's buffer in bytes. It is small because a worker keeps hundreds of receivers.
 _IDLE_BYTES = 1 << 16
 
-#: Unused large buffers for the next link that needs one, and their maximum number.
+#: Unused large buffers, for the next link that needs one, and their maximum number.
 _SPARE: list[bytearray] = []
-_MOST_SPARE = 4
+_MAX_SPARE = 4
 
 #: Seconds to wait for further events: longer than the time between two reads of a stream.
-_PAUSE = 0.02
+_MAX_PAUSE = 0.02
 
 #: Seconds between two runs of the client's periodic work: heartbeats, token renewal.
 _HOUSEKEEPING = 0.25
@@ -42,10 +42,10 @@ _FLOW = b"\x00\x53\x13"
 
 
 class LinkReader:
-    """Reads the transfers to `link` of the client's `handler`, after `client.check_usable`.
+    """Reads the transfers to the client's `link`, which `handler` opened. Call `client.check_usable` first.
 
-    `prefetch` is the maximum credit beyond the messages of the current call. Raises the client's errors, OSError or
-    `MalformedError`, after which the connection is unusable.
+    `prefetch` is the maximum credit beyond the messages of the current call. Methods raise the client's errors, OSError
+    or `MalformedError`; the connection is unusable afterwards.
     """
 
     def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
@@ -55,19 +55,19 @@ class LinkReader:
         self._source, half_read = self._transport.frames.taken_over()
         self._prefetch = prefetch
         self._most = 0  # maximum number of messages of the current call
-        self._wanted = 0  # messages of this call and later ones: limits the credit
+        self._wanted = 0  # number of messages for this call and later ones, which limits the credit
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
         self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
         self._have = len(half_read)  # bytes in the buffer
-        self._searched = 0  # where the first incomplete frame begins
+        self._searched = 0  # position of the first incomplete frame
         self._returned = 0  # number of messages that `receive` returned
         self._failure: Exception | None = None  # raised after all previous messages were returned
         self._housekeeping = 0.0
         self._answered = False  # a flow frame arrived
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
-        """As `Receiver.receive`, but returns messages, which are valid until `release`."""
+        """Like `Receiver.receive`, but returns messages, which are valid until `release`."""
         transfers = self._transfers
         if self._returned == len(transfers):
             self._most, self._wanted = most, sys.maxsize if wanted is None else wanted
@@ -83,8 +83,8 @@ class LinkReader:
         return transfers.messages(self._data, first, self._returned)
 
     def confirm(self, wait: float) -> None:
-        """Request a flow frame, and wait for it for at most `wait` seconds: the peer would have refused the link by
-        then, which raises as `receive` does. Grants no credit."""
+        """Request a flow frame, and wait for it for at most `wait` seconds. A peer that refuses the link does so before
+        it answers, and then this raises the same errors as `receive`. Grants no credit."""
         self._wanted, self._answered = 0, False
         self._link.flow(link_credit=0, echo=True)
         self.read_until(lambda: self._answered, wait)
@@ -92,10 +92,10 @@ class LinkReader:
     def read_until(self, done: Callable[[], bool], wait: float) -> None:
         """Handle incoming frames until `done` returns True, for at most `wait` seconds.
 
-        Raises `MalformedError` for more than `MOST_BYTES` of messages.
+        Raises `MalformedError` if messages of more than `MOST_BYTES` arrive.
         """
         deadline = time.monotonic() + wait
-        self._find()  # frames may have arrived with the last one that the client read
+        self._find()  # frames may have arrived together with the last one that the client read
         while not done() and (left := deadline - time.monotonic()) > 0:
             if self._returned == len(self._transfers):
                 self._clear()
@@ -106,19 +106,19 @@ class LinkReader:
             self._find()
 
     def release(self) -> None:
-        """Invalidate the received messages, so that others can use a large buffer."""
+        """Invalidate the received messages, so that other links can use a large buffer."""
         rest = self._have - self._searched
         if self._returned == len(self._transfers) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
             large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
             self._data[:rest] = large[self._searched : self._have]
             self._have, self._searched = rest, 0
-            if len(_SPARE) < _MOST_SPARE:
+            if len(_SPARE) < _MAX_SPARE:
                 _SPARE.append(large)
 
     def is_usable(self) -> bool:
-        """Whether `receive` can be called later: the token does not expire soon, and the small buffer has room.
+        """Whether `receive` can still be called later: the token does not expire soon, and the small buffer has room.
 
-        Handles the frames that have arrived, and raises as `receive` does.
+        Handles the frames that have arrived, and raises the same errors as `receive`.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
@@ -134,12 +134,12 @@ class LinkReader:
         return room
 
     def close(self) -> None:
-        """Close the socket: the client leaves it open after a broken connection."""
+        """Close the socket, because the client leaves it open when the connection is broken."""
         with contextlib.suppress(Exception):
             self._transport.close()
 
     def _fill(self, most: int, deadline: float) -> None:
-        """Find `most` new messages, or a few more that arrived with them; fewer after a pause."""
+        """Find `most` new messages, or a few more if they arrived together; fewer if the stream pauses."""
         transfers = self._transfers
         self._clear()
         while True:
@@ -152,7 +152,7 @@ class LinkReader:
                 self._compact()
             elif len(transfers) >= most or self._have >= MOST_BYTES:
                 return
-            pause = min(deadline - now, _PAUSE if len(transfers) else _HOUSEKEEPING)
+            pause = min(deadline - now, _MAX_PAUSE if len(transfers) else _HOUSEKEEPING)
             if pause <= 0 or (not self._read(pause) and len(transfers)):
                 return
 
@@ -165,13 +165,13 @@ class LinkReader:
         self._count()
         session, link = self._session, self._link
         window, credit = session.target_incoming_window, link.current_link_credit
-        # Credit for the whole batch: with less, a stream waits for a round trip after each part.
+        # Grant credit for the whole batch: with less, a stream would wait for a round trip after each part.
         found = len(self._transfers)
         full = max(self._most - found, 0) + self._prefetch
         credit_wanted = max(credit, min(full, self._wanted - found))
         if (credit <= full // 2 and credit < credit_wanted) or session.incoming_window <= window // 2:
             session.incoming_window = window
-            link.flow(link_credit=credit_wanted)  # one frame renews both
+            link.flow(link_credit=credit_wanted)  # one frame renews both the credit and the window
             self._check()
 
     def _count(self) -> None:
@@ -184,7 +184,7 @@ class LinkReader:
         link.current_link_credit -= deliveries
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
-        self._count()  # first, because a flow frame updates the same counters
+        self._count()  # done first, because a flow frame updates the same counters
         body = 4 * frame[4]
         self._answered = self._answered or frame[body : body + 3] == _FLOW
         self._connection._process_incoming_frame(channel, decoded(frame))
@@ -205,10 +205,10 @@ class LinkReader:
         self._have, self._searched = len(rest), 0
 
     def _read(self, pause: float) -> bool:
-        """Read available data, or data that arrives within `pause` seconds; returns whether there was any."""
+        """Read available data, or else data that arrives within `pause` seconds. Returns whether there was any."""
         if len(self._data) - SLACK - self._have < _IDLE_BYTES // 2:
             try:
-                large = _SPARE.pop()  # of several threads only one gets the last buffer
+                large = _SPARE.pop()  # if several threads get here, only one gets the last buffer
             except IndexError:
                 large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
             large[: self._have] = self._data[: self._have]

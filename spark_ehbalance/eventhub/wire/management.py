@@ -1,6 +1,6 @@
 """Sends requests to a hub's `$management` in one write, and reads their responses in few reads.
 
-The client opens connection and links, and encodes each request once; repeated ones differ only in the id.
+The client opens the connection and the links, and encodes each request once. Repeated requests differ only in their id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
 
-#: The entity type of a request, and its properties.
+#: A request: an entity type, and properties as names and values.
 ManagementRequest = tuple[str, tuple[tuple[str, str], ...]]
 
 #: Credit that the client grants on a management link when the link is attached.
@@ -29,25 +29,25 @@ _CREDIT = 1_000
 _PLACEHOLDER = "ffffffff"
 _IDS = 0xFFFFFFFF
 
-#: A transfer frame of one unsettled message: size, header, descriptor, list of six fields (handle, delivery id, tag,
-#: format 0, not settled, no more).
+#: A transfer frame of one unsettled message: the size, the header, the descriptor, and a list of six fields (handle,
+#: delivery id, tag, message format 0, settled=false, more=false).
 _TRANSFER = struct.Struct(">I2BH 3s3B BI BI 2BI 3B")
 
 #: The index of the correlation id in the properties section.
 _CORRELATION_ID = 5
 
-#: Seconds to collect responses before reading them: each arrives in its own packet, and a read for each would dominate
-#: the cost.
+#: Seconds to collect responses before reading them. Each response arrives in its own packet, and a separate read for
+#: each would dominate the cost.
 _GATHER = 0.002
 
 _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Sends requests over the open management link `operation` of the client's `handler`. Create it within
-    `private_calls`; raises `ClientVersionError`.
+    """Sends requests over `operation`, the open management link of the client's `handler`. Create it within
+    `private_calls`. Raises `ClientVersionError`.
 
-    `refusal` returns the error for a status and its description. Raises the errors of `LinkReader`.
+    `refusal` returns the error for a status and its description. Methods raise the errors of `LinkReader`.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
@@ -59,13 +59,14 @@ class Management:
         self._responses = _Responses(handler, link._response_link, self._sender)
         self._refusal = refusal
         self._token = ""
-        self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # before the id and after it
+        self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # the parts before and after the id
         self._ids = count()
 
     def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
-        """The responses to requests with the security `token`; the `refusal` of a refused one.
+        """The responses to `requests`, which are sent with the security `token`. In place of a refused request's
+        response, the list contains the error that `refusal` returned.
 
-        Raises TimeoutError if one is missing after `timeout` seconds.
+        Raises TimeoutError if a response is missing after `timeout` seconds.
         """
         if token != self._token:
             self._token = token
@@ -124,7 +125,7 @@ class Management:
 
 
 class _Responses(LinkReader):
-    """Reads responses. Ignores dispositions: a response implies that its request was received."""
+    """Reads responses. Ignores dispositions, because a response implies that its request was received."""
 
     def __init__(self, handler: Any, link: Any, request_link: Any) -> None:
         super().__init__(handler, link, _CREDIT)
@@ -158,7 +159,7 @@ def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
 
 
 def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> tuple[bytes, Any]:
-    """The request's id, and the response's value or a `refusal`. Raises `MalformedError`."""
+    """The id of the request, and the response's value or the error that `refusal` returned. Raises `MalformedError`."""
     sections: dict[int, Any] = {}
     pos = 0
     try:

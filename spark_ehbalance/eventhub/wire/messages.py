@@ -30,7 +30,8 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Number of zero-byte array elements that a message may have beyond its number of bytes: one small array.
+#: Number of zero-byte array elements that a message may have in addition to one per byte of the message: one small
+#: array.
 _SMALL_ARRAY = 255
 
 #: Names of the fields of the properties section, in wire order.
@@ -68,7 +69,9 @@ def parse(message: bytes) -> Event:
                 section, pos = _descriptor(message, pos)
             code = message[pos]
             if section == DATA and code & 0xEF == 0xA0:
-                raw, pos = TEXTS[code](message, pos + 1)  # not `decode`, which would copy the body to mark it as binary
+                raw, pos = TEXTS[code](
+                    message, pos + 1
+                )  # not `decode`, because it would copy the body to mark it as binary
                 data.append(raw)
                 continue
             value, pos = decode(message, pos, budget)
@@ -98,7 +101,7 @@ def _budget(message: bytes) -> ArrayBudget:
 
 
 def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
-    """The section at `pos`, and the position of its value."""
+    """The code of the section at `pos`, and the position of the section's value."""
     if message[pos]:
         raise ValueError("a section has no descriptor")
     if message[pos + 1] == 0x53:
@@ -108,8 +111,8 @@ def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
 
 
 def _annotations(message: bytes) -> dict[Any, Any]:
-    """The service's annotations in a message that is not decodable as a whole: AMQP encodes the size of every value,
-    even of an unknown type. Empty for contradictory sizes."""
+    """The service's annotations in a message that cannot be decoded as a whole. They can be found because AMQP encodes
+    the size of every value, even of an unknown type. Empty if sizes are contradictory."""
     try:
         pos = 0
         while pos < len(message):
@@ -138,7 +141,7 @@ def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
 
 
 def properties(fields: Any) -> dict[Any, Any]:
-    """The message properties that are not null, by name."""
+    """The non-null message properties by name."""
     if not isinstance(fields, list) or len(fields) > len(_FIELDS):
         raise ValueError("the properties section is not a list of its fields")
     return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value is not None}
@@ -154,17 +157,17 @@ def pairs(value: Any) -> dict[Any, Any]:
 
 
 def read_properties(section: bytes) -> dict[Any, Any]:
-    """The message properties in a properties section; empty for no bytes. Raises `MalformedError`."""
+    """The message properties in a properties section; empty if `section` has no bytes. Raises `MalformedError`."""
     return _read(section, properties) if section else {}
 
 
 def read_application(section: bytes) -> dict[Any, Any]:
-    """The application's properties in their section; empty for no bytes. Raises `MalformedError`."""
+    """The application properties in their section; empty if `section` has no bytes. Raises `MalformedError`."""
     return _read(section, pairs) if section else {}
 
 
 def _read(section: bytes, convert: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
-    """Raises `MalformedError`, also if the section's size and end differ."""
+    """Read a section. Raises `MalformedError`, including if the section does not end where its size indicates."""
     try:
         value, end = decode(section, 0)
         if end != len(section):

@@ -1,4 +1,4 @@
-"""Locates the fields of many messages: numpy parses them in lockstep.
+"""Locates the fields of many messages, which numpy parses in lockstep.
 
 A `Template` matches messages of one shape. `find_sections` and `find_pairs` read unlike messages: the first pairs of
 all maps at once, then the second ones, and so on."""
@@ -34,7 +34,7 @@ def _codes(*codes: int) -> Booleans:
     return np.isin(np.arange(256), codes)
 
 
-#: Masks by type code. Text: string, symbol or binary; integer: fits signed 64 bits.
+#: Masks by type code. Text is string, symbol or binary; an integer has a type that may fit signed 64 bits.
 TEXT = _codes(0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
 BINARY = _codes(0xA0, 0xB0)
 _SIGNED = _codes(0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
@@ -43,26 +43,27 @@ INTEGER = _SIGNED | _codes(0x50, 0x52, 0x53, 0x60, 0x70)
 #: Types that are neither compound nor described.
 _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73, 0x74, 0x80, 0x82, 0x84, 0x94, 0x98)
 
-#: By the high half of the type code: size of the value, or of its size field, in bytes.
+#: Indexed by the high half of the type code: the size of the value, and the size of the value's size field, in bytes.
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Maximum bytes of a template up to the end of the annotations (the service's have about 120), and after the body.
-_MOST_BYTES = 1024
+#: Maximum bytes of a template up to the end of the annotations (the service's annotations have about 120), and after
+#: the body.
+_MAX_TEMPLATE_BYTES = 1024
 
-#: Maximum number of pairs per map: all maps take the time and memory of the largest one. Larger ones, at most one in
-#: `_OUTLIERS`, are left to the slow path.
-_MOST_PAIRS = 64
+#: Maximum number of pairs per map, because every map costs as much time and memory as the largest one. Larger maps, if
+#: they are at most one in `_OUTLIERS`, are left to the slow path.
+_MAX_PAIRS = 64
 _OUTLIERS = 64
 
 _ANNOTATIONS, _DELIVERY = bytes((0x00, 0x53, ANNOTATIONS)), bytes((0x00, 0x53, DELIVERY))
 
-#: First bytes of header and delivery annotations, which may precede the annotations, and have no column.
+#: First bytes of the header and of the delivery annotations, which may precede the annotations and have no column.
 _BEFORE = (b"\x00\x53\x70", _DELIVERY)
 
 
 class Spans(NamedTuple):
-    """The location in the buffer of a part of each message."""
+    """The locations of a part of each message in the buffer."""
 
     starts: Integers
     lengths: Integers
@@ -73,29 +74,29 @@ class Spans(NamedTuple):
 
 
 class Scan:
-    """A cursor into each of many messages. `good` masks messages without a mismatch so far."""
+    """A cursor into each of many messages. `good` is the mask of messages without a mismatch so far."""
 
     def __init__(self, data: bytearray, starts: Integers) -> None:
-        """`data` has `transfers.SLACK` more bytes than the last message: sections and values are read before their
-        presence is checked."""
+        """`data` must have `transfers.SLACK` bytes after the last message, because sections and values are read before
+        it is checked whether they exist."""
         self.pos = starts
         self.good = np.ones(len(starts), np.bool_)
         self._data = data
-        self._head: _Bytes | None = None  # first bytes of the next section, after they were read
+        self._head: _Bytes | None = None  # first bytes of the next section, if they were read already
 
     def peek(self, size: int) -> _Bytes:
-        """The next `size` bytes of each message; arbitrary bytes beyond the end of the buffer."""
+        """The next `size` bytes of each message; bytes beyond the end of the buffer are arbitrary."""
         last = len(self._data) - size
-        if last < 0:  # all messages are shorter
+        if last < 0:  # every message is shorter
             self.good[:] = False
             return np.zeros((len(self.pos), size), np.uint8)
-        # overlapping items of `size` bytes, of which those at the positions are copied
+        # a view as overlapping items of `size` bytes, from which the items at the positions are copied
         items = np.ndarray((last + 1,), f"V{size}", self._data, strides=(1,))
         rows: _Bytes = items[np.minimum(self.pos, last)].view(np.uint8).reshape(len(self.pos), size)
         return rows
 
     def skip(self, lengths: Integers) -> Spans:
-        """Skip `lengths` bytes of each message; returns their spans."""
+        """Skip `lengths` bytes of each message, and return their spans."""
         spans = Spans(self.pos, lengths)
         self.pos = self.pos + lengths
         return spans
@@ -111,7 +112,7 @@ class Scan:
         return codes, self.skip(np.where(widths, _sizes(rows, 1, widths == 4), _SIZES[kinds]))
 
     def section(self, code: int) -> Spans:
-        """The value of the section `code`; of length 0 where another section comes next."""
+        """The value of the section `code`; the span has length 0 where another section comes next."""
         rows, present = self._begins(code)
         if not present.any():
             return Spans(self.pos, np.zeros_like(self.pos))
@@ -134,7 +135,7 @@ class Scan:
         return self.skip(_sizes(rows, 4, wide))
 
     def _begins(self, code: int) -> tuple[_Bytes, Booleans]:
-        """The first 8 bytes of each next section, and whether it is the section `code`."""
+        """The first 8 bytes of each message's next section, and whether it is the section `code`."""
         if self._head is None:
             self._head = self.peek(8)
         rows = self._head
@@ -147,18 +148,18 @@ def _words(raw: bytes | bytearray) -> _Words:
 
 
 def big_endian(rows: _Bytes, at: int, width: int, kind: str = "u") -> Integers:
-    """The integers in the byte columns `at` to `at` + `width`; signed if `kind` is "i"."""
+    """The big-endian integers in the `width` byte columns from `at` on; signed if `kind` is "i"."""
     return np.ascontiguousarray(rows[:, at : at + width]).view(f">{kind}{width}").ravel().astype(np.int64)
 
 
 def _sizes(rows: _Bytes, at: int, wide: Booleans) -> Integers:
-    """The sizes in column `at`, or where `wide` in four columns."""
+    """The sizes in column `at`; where `wide` is set, in four columns."""
     sizes = rows[:, at].astype(np.int64)
     return np.where(wide, big_endian(rows, at, 4), sizes) if wide.any() else sizes
 
 
 def integers(data: bytearray, codes: Integers, spans: Spans) -> Integers:
-    """The integers in `spans`, from `Scan.value`; all type `codes` are `INTEGER`."""
+    """The integers in the `spans` that `Scan.value` returned. All type `codes` must be in `INTEGER`."""
     left_aligned = big_endian(Scan(data, spans.starts).peek(8), 0, 8, "i")
     shift = 64 - 8 * spans.lengths
     unsigned = (left_aligned.view(np.uint64) >> shift.view(np.uint64)).view(np.int64)
@@ -166,7 +167,7 @@ def integers(data: bytearray, codes: Integers, spans: Spans) -> Integers:
 
 
 class Sections(NamedTuple):
-    """Locations of the sections after the annotations; of length 0 for a missing one."""
+    """Locations of the sections after the annotations. The span of a missing section has length 0."""
 
     properties: Spans
     application: Spans
@@ -185,10 +186,10 @@ def _sections(scan: Scan) -> Sections:
 
 
 class _Segment(NamedTuple):
-    """`size` bytes that equal `expected` under `mask`; integers at `fields`, with their widths; then the value of
-    `text`, whose length is in the last `width` bytes.
+    """A part of a message: `size` bytes that must equal `expected` where `mask` is set, with integers at `fields`
+    (position and width); then the value of the annotation `text`, whose length is in the last `width` of these bytes.
 
-    Bytes are compared in words of eight, so `expected` and `mask` may have up to seven more, all 0.
+    Bytes are compared in words of eight, so `expected` and `mask` may have up to seven extra bytes, all 0.
     """
 
     size: int
@@ -199,7 +200,7 @@ class _Segment(NamedTuple):
     width: int
 
     def match(self, scan: Scan) -> _Bytes:
-        """Skip and return these bytes of each message."""
+        """Skip these bytes in each message, and return them."""
         rows = scan.peek(8 * len(self.mask))
         scan.pos = scan.pos + self.size
         scan.good &= ~((rows.view(np.uint64) ^ self.expected) & self.mask).any(axis=1)
@@ -207,22 +208,24 @@ class _Segment(NamedTuple):
 
 
 class Template:
-    """A shape of messages, learned from one. They share `publisher` and `other_annotations`, which have no column.
+    """A shape of messages, learned from one message. Matching messages share its `publisher` and its
+    `other_annotations`, which have no column.
 
-    The bytes up to the end of the annotations form segments of fixed length, each but the last followed by a text of
-    any length. All bytes but sizes and values of the service's annotations must be equal, as must the delivery
-    annotations after the body, where azure-eventhub puts them and the service keeps them."""
+    The bytes up to the end of the annotations form segments of fixed length, each except the last followed by a text of
+    any length. All these bytes must be equal, except for sizes and the values of the service's annotations. The
+    delivery annotations after the body, where azure-eventhub puts them and the service keeps them, must be equal
+    too."""
 
     def __init__(self, message: bytes) -> None:
         """Raises one of `MALFORMED`, or KeyError, for an unsupported shape."""
-        pos, head = 0, message[:_MOST_BYTES]
+        pos, head = 0, message[:_MAX_TEMPLATE_BYTES]
         while head.startswith(_BEFORE, pos):
             pos = decode(head, pos)[1]
         if not head.startswith(_ANNOTATIONS, pos):
             raise ValueError("no annotations after header and delivery annotations")
         annotations, end = decode(head, pos)
         raw, at = head[:end], pos + 3
-        self._width = {0xC1: 1, 0xD1: 4}[raw[at]]  # of the map's size
+        self._width = {0xC1: 1, 0xD1: 4}[raw[at]]  # width of the map's size
         self._after_size = at + 1 + self._width
         self._segments: list[_Segment] = []
         variable, fields, start = [slice(at + 1, self._after_size)], dict[bytes, tuple[int, int]](), 0
@@ -251,7 +254,7 @@ class Template:
         cut(len(raw), b"", 0)
         if SEQUENCE_NUMBER not in annotations or pos != len(raw) or end > len(raw):
             raise ValueError("no sequence number, a key twice, or too long a map")
-        self.fits_all = False  # matched all messages of the last call
+        self.fits_all = False  # whether it matched all messages of the last call
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
         leave_out_no_epoch(self.other_annotations)
@@ -259,13 +262,13 @@ class Template:
             if end < len(message) and not message.startswith(_DELIVERY, end):
                 end = end_of(message, end + 3)
         tail = message[end:]
-        delivery = len(tail) <= _MOST_BYTES and tail.startswith(_DELIVERY) and decode(tail, 3)[1] == len(tail)
+        delivery = len(tail) <= _MAX_TEMPLATE_BYTES and tail.startswith(_DELIVERY) and decode(tail, 3)[1] == len(tail)
         if tail and not delivery:
-            raise ValueError("other sections than delivery annotations after the body, or too long ones")
+            raise ValueError("sections other than delivery annotations after the body, or too long ones")
         self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 
     def match(self, messages: RawMessages) -> tuple[Booleans, dict[bytes, Any], Sections]:
-        """Mask of the matching messages; their annotations by key, as integers and spans of texts; and their
+        """The mask of the matching messages; their annotations by key, as integers and spans of texts; and their
         sections."""
         scan, found = Scan(messages.data, messages.starts), dict[bytes, Any]()
         end: Integers | None = None
@@ -293,7 +296,7 @@ class Template:
 
 
 def learn(message: bytes) -> Template | None:
-    """A template for messages like this one; None for an unsupported shape."""
+    """A template for messages like this one; None if the shape is not supported."""
     try:
         return Template(message)
     except (*MALFORMED, KeyError):
@@ -304,8 +307,9 @@ def learn(message: bytes) -> Template | None:
 
 
 def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
-    """Mask of the messages with annotations, then at most properties, application properties and one body, in this
-    order; and the spans of the annotations and these sections. Delivery annotations may come first and last."""
+    """The mask of the messages that consist of annotations, then optional properties, optional application properties
+    and one body; and the spans of the annotations and of these sections. Delivery annotations may come first and
+    last."""
     scan = Scan(messages.data, messages.starts)
     before, annotations = scan.section(DELIVERY), scan.section(ANNOTATIONS)
     sections = _sections(scan)
@@ -317,32 +321,32 @@ def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
 
 
 class Pairs(NamedTuple):
-    """The pairs of many maps, map by map."""
+    """The pairs of many maps, in the order of the maps."""
 
-    maps: Integers  # the index of each pair's map
+    maps: Integers  # the index of the map that contains the pair
     keys: Spans
     codes: Integers  # the type code of the value
     values: Spans  # its bytes, without type code and size
 
     def select(self, which: Booleans, maps: Booleans) -> Pairs:
-        """The selected pairs in the selected maps, which are numbered from 0 again."""
+        """The selected pairs in the selected maps. The maps are renumbered from 0."""
         chosen = which & maps[self.maps]
         indices = (np.cumsum(maps) - 1)[self.maps[chosen]]
         return Pairs(indices, self.keys.select(chosen), self.codes[chosen], self.values.select(chosen))
 
 
 def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
-    """Mask of the maps with only texts as keys, only values that are neither compound nor described, and not many more
-    pairs than others; and their pairs.
+    """The mask of the maps whose keys are all texts, whose values are neither compound nor described, and which do not
+    have many more pairs than others; and the pairs of these maps.
 
-    A span of length 0 is an empty map. `data` as for `Scan`.
+    A span of length 0 is an empty map. `data` has the same meaning as in `Scan`.
     """
     scan = Scan(data, maps.starts)
     rows, present = scan.peek(9), maps.lengths > 0
     wide = rows[:, 0] == 0xD1
     items = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0)
     counts = items // 2
-    most = min(_MOST_PAIRS, int(np.sort(counts)[-1 - len(counts) // _OUTLIERS]))
+    most = min(_MAX_PAIRS, int(np.sort(counts)[-1 - len(counts) // _OUTLIERS]))
     good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (items % 2 == 0) & (counts <= most)
     counts[~good] = 0
     pos = maps.starts + np.where(present, np.where(wide, 9, 3), 0)
@@ -364,8 +368,8 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
 def find_named(
     data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
 ) -> tuple[Booleans, dict[bytes, Integers]]:
-    """Mask of the `maps` in which each name occurs at most once, with a value of its type `codes`; and for each name
-    the index of its pair in each map, or -1."""
+    """The mask of the `maps` in which each name occurs at most once, with a value of a type in its `codes`; and for
+    each name the index of its pair in each map, or -1."""
     size = -(-max(map(len, codes)) // 8) * 8
     keys, good, found = Scan(data, pairs.keys.starts).peek(size).view(np.uint64), np.ones(maps, np.bool_), {}
     for name, allowed in codes.items():

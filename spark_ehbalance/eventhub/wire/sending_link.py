@@ -1,7 +1,7 @@
 """A sending link with many messages in flight.
 
-The client encodes each frame twice and scans all pending messages at each acknowledgement, which is most of the cost of
-a small message; and it exceeds the peer's credit.
+The client's own link encodes each frame twice and scans all pending messages at each acknowledgement, which is most of
+the cost of a small message. It also exceeds the credit that the peer grants.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from spark_ehbalance.eventhub.wire.encoder import Batch, transfer_frames
 
 _ID_MASK = 0xFFFFFFFF
 
-#: Bytes per write: acknowledgements are read after each.
+#: Bytes per write. Acknowledgements are read after each write.
 _WRITE_BYTES = 1 << 16
 
 
 class Deadline:
     """Time limit for a peer that accepts nothing: `end` is `seconds` after the last accepted batch. An attempt ends
-    after half of it, so that a new connection follows a silent one."""
+    after half of that time, which leaves time to try a new connection if the peer is silent."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -38,7 +38,7 @@ class Deadline:
         self.attempt_end = min(self.end, time.monotonic() + self._seconds / 2)
 
     def check(self) -> None:
-        """Raise TimeoutError after the end of the attempt."""
+        """Raise TimeoutError if the attempt has ended."""
         if time.monotonic() >= self.attempt_end:
             raise TimeoutError("The hub did not answer in time.")
 
@@ -50,7 +50,7 @@ class SendingLink:
         self._handler, self._connection = handler, handler._connection
         self._session, self._link = handler._session, handler._link
         self._window: list[Batch] = []
-        self._waiting: dict[int, Batch] = {}  # unacknowledged, by delivery number
+        self._waiting: dict[int, Batch] = {}  # unacknowledged batches by delivery number
         self._deadline = Deadline(0.0)
         #: The client's errors for batches that the peer rejected in the last call of `send`.
         self.refusals: list[Exception] = []
@@ -65,26 +65,29 @@ class SendingLink:
         return list(self._waiting.values())
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send batches (`encoder.windows`), and wait for all acknowledgements until the attempt of `deadline` ends. An
-        accepted batch postpones it, and is removed from the list. Raises TimeoutError or the client's error for the
-        link, but not `refusals`."""
+        """Send the batches of a `window` (`encoder.windows`), and wait for all acknowledgements until the attempt of
+        `deadline` ends. Each accepted batch postpones the deadline, and is removed from `window`. Raises TimeoutError
+        or the client's error for the link, but not the errors in `refusals`."""
         self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline
         frames, more, reader = self._frames(tuple(window)), True, self._connection._transport.frames
         with cut_off_at(lambda: deadline.attempt_end, lambda: self._connection), self._blocking_writes():
             while more or self._waiting:
                 waits = True
-                if more and not reader.broken and self._handler.client_ready():  # not while the token is renewed
+                if (
+                    more and not reader.broken and self._handler.client_ready()
+                ):  # do not write while the token is being renewed
                     more, waits = self._write(frames)
                 if waits or reader.has_frame():
                     self._connection.listen()
                 if self._connection._error:
-                    deadline.check()  # it was cut off
+                    deadline.check()  # raises TimeoutError if the deadline cut off the connection
                 check_open(self._connection, self._session, self._link)
 
     @contextlib.contextmanager
     def _blocking_writes(self) -> Iterator[None]:
-        """Let only the deadline abort writes, also the client's: after an aborted write all unacknowledged batches
-        would be sent again. Reads keep the socket's timeout, for heartbeats and renewed tokens."""
+        """Let only the deadline abort writes, including the client's own, because after an aborted write all
+        unacknowledged batches would be sent again. Reads keep the socket's timeout, for heartbeats and token
+        renewals."""
         transport = self._connection._transport
         sock = transport.sock
         timeout = transport.frames.wait = sock.gettimeout()
@@ -92,11 +95,12 @@ class SendingLink:
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # it may be closed
+            with contextlib.suppress(OSError):  # the socket may be closed
                 sock.settimeout(timeout)
 
     def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
-        """The frames of batches; an empty one while credit and window do not allow the next."""
+        """Yield the frames of batches; yield an empty one while the credit and the session's window do not allow the
+        next frame."""
         session, link, largest = self._session, self._link, self._connection._remote_max_frame_size
         for batch in batches:
             while link.current_link_credit <= 0 or session.remote_incoming_window <= 0:
@@ -115,8 +119,8 @@ class SendingLink:
                 yield frame
 
     def _write(self, frames: Iterator[bytes]) -> tuple[bool, bool]:
-        """Send some of the allowed frames: on a slow connection acknowledgements arrive before all are written. Returns
-        whether there are more, and whether to wait for the peer before the next."""
+        """Send some of the allowed frames, not all, because on a slow connection acknowledgements arrive before all
+        frames are written. Returns whether there are more frames, and whether the next one must wait for the peer."""
         data, frame = bytearray(), None
         while len(data) < _WRITE_BYTES and (frame := next(frames, None)):
             data += frame
@@ -126,12 +130,12 @@ class SendingLink:
         return frame is not None, not frame
 
     def _flow(self, fields: list[Any]) -> None:
-        """Handle a flow. The client counts one frame per batch, the peer all of them."""
+        """Handle a flow. The client counts one frame per batch, but the peer counts all frames."""
         self._handle_flow(fields)
         self._session.remote_incoming_window -= self._more_frames
 
     def _own_flow(self, fields: dict[str, Any] | None = None) -> None:
-        """Send a flow with the number of the next frame; the client would send that of the next batch."""
+        """Send a flow with the number of the next frame; the client would send the number of the next batch."""
         batches = self._session.next_outgoing_id
         self._session.next_outgoing_id = (batches + self._more_frames) & _ID_MASK
         try:
@@ -140,7 +144,7 @@ class SendingLink:
             self._session.next_outgoing_id = batches
 
     def _answered(self, fields: list[Any]) -> None:
-        """Handle a disposition instead of the client's link. The client also passes those of the peer's own
+        """Handle a disposition in place of the client's link. The client also passes dispositions of the peer's own
         deliveries."""
         by_receiver, first, last, settled, outcome, _ = fields
         if not (by_receiver and settled):
@@ -157,7 +161,7 @@ class SendingLink:
 
 
 def _rejection(outcome: dict[str, list[Any]]) -> Exception:
-    """The client's error for an outcome other than accepted."""
+    """The client's error for an outcome other than `accepted`."""
     from azure.eventhub._pyamqp.error import ErrorCondition, MessageException
 
     (error, *_) = outcome.get("rejected") or [None]

@@ -1,6 +1,6 @@
 """Reads AMQP bytes from a socket, a TLS socket or a websocket, in large pieces into the reader's buffer.
 
-The client sends.
+Sending is left to the client.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from typing import Any, Protocol
 
 from spark_ehbalance.eventhub.wire.values import MalformedError
 
-#: The kinds of frames of a websocket.
+#: The opcodes of a websocket's frames.
 _CONTINUED, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
-#: Maximum size of a control frame, and of another frame's header, without the mask of clients.
-_LONGEST_HEAD = 2 + 125
+#: Maximum size of a control frame without a mask, and also more than the maximum size of another frame's header.
+_MAX_HEADER_BYTES = 2 + 125
 
 #: Time limit for sending a frame, such as a pong, in seconds: the client's default.
-_SENDING = 1.0
+_SEND_TIMEOUT = 1.0
 
 
 class Source(Protocol):
     """A stream of bytes. An error ends the connection."""
 
     def read_into(self, buffer: memoryview, wait: float | None) -> int:
-        """Read available bytes, or bytes that arrive within `wait` seconds (None: no limit), into `buffer`. Returns
-        their number; 0 if none arrived, or none of AMQP. Raises `OSError` or `MalformedError`."""
+        """Read available bytes, or else bytes that arrive within `wait` seconds (None: no limit), into `buffer`.
+        Returns the number of AMQP bytes, which is 0 if nothing or only websocket overhead arrived. Raises `OSError` or
+        `MalformedError`."""
 
 
 def incompatible_transport(transport: Any) -> str | None:
-    """Why the client's `transport` is not supported; None if it is. Call it within `client.private_calls`."""
+    """The reason why the client's `transport` is not supported; None if it is supported. Call it within
+    `client.private_calls`."""
     kind, sock = type(transport).__name__, transport.sock
     if kind == "SASLWithWebSocket" or (kind == "SASLTransport" and isinstance(sock, socket.socket)):
         return None
@@ -40,7 +42,7 @@ def incompatible_transport(transport: Any) -> str | None:
 
 
 def source_of(transport: Any) -> Source:
-    """The source of the client's open `transport`, which no longer reads itself."""
+    """A source that reads from the client's open `transport`, which must no longer read itself."""
     sock = transport.sock
     return _SocketSource(sock) if isinstance(sock, socket.socket) else WebSocketSource(sock)
 
@@ -64,7 +66,7 @@ class _SocketSource:
                 have += received
                 if not self._records:
                     break
-                sock.settimeout(0)  # a TLS record has at most 16 KB: read all available ones
+                sock.settimeout(0)  # a TLS record has at most 16 KB, so read all available records
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             pass
         finally:
@@ -75,17 +77,18 @@ class _SocketSource:
 class WebSocketSource:
     """The payload of a websocket's frames, moved over their headers in place.
 
-    A buffer has room for more than one header.
+    Buffers must have room for more than one frame header.
     """
 
     def __init__(self, websocket: Any) -> None:
-        """`websocket` is an object of websocket-client, between two frames."""
+        """`websocket` is a WebSocket of websocket-client that is not in the middle of a frame."""
         self._websocket = websocket
         self._below = _SocketSource(websocket.sock)
         self._head = b""  # an incomplete header
-        self._left = 0  # missing bytes of the current frame's payload
+        self._left = 0  # number of bytes of the current frame's payload that have not arrived
         self._failure: Exception | None = None  # raised after the previous data was returned
-        # The client's own `close` would wait seconds for the peer's answer, from the middle of a frame.
+        # The library's own `close` would wait seconds for the peer's answer, and start reading in the middle of a
+        # frame.
         websocket.close = self._close
 
     def read_into(self, buffer: memoryview, wait: float | None) -> int:
@@ -99,12 +102,12 @@ class WebSocketSource:
         return self._unwrap(buffer, offset + received)
 
     def _unwrap(self, buffer: memoryview, end: int) -> int:
-        """Strip frame headers from the first `end` bytes of `buffer`, in place; returns the length of the payload."""
+        """Strip frame headers from the first `end` bytes of `buffer` in place. Returns the length of the payload."""
         pos = have = 0
         try:
             while pos < end:
                 if not self._left:
-                    head = bytes(buffer[pos : min(end, pos + _LONGEST_HEAD)])
+                    head = bytes(buffer[pos : min(end, pos + _MAX_HEADER_BYTES)])
                     if (size := self._begin(head)) is None:
                         self._head = head
                         break
@@ -121,8 +124,8 @@ class WebSocketSource:
         return have
 
     def _begin(self, head: bytes) -> int | None:
-        """The size of the frame header at `head`, or of a whole control frame, after answering it; None while it is
-        incomplete."""
+        """The size of the frame header at the start of `head`, or of a whole control frame, which is also answered;
+        None while the header or control frame is incomplete."""
         if len(head) < 2:
             return None
         kind, length = head[0] & 0x0F, head[1] & 0x7F
@@ -153,7 +156,7 @@ class WebSocketSource:
     def _send(self, send: Any, *arguments: Any) -> None:
         sock = self._websocket.sock
         before = sock.gettimeout()
-        sock.settimeout(_SENDING)
+        sock.settimeout(_SEND_TIMEOUT)
         try:
             send(*arguments)
         finally:

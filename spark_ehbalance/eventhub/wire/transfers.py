@@ -1,7 +1,8 @@
-"""Finds the messages of transfer frames in the bytes from the socket.
+"""Finds the messages in the transfer frames that a socket delivers.
 
-Nearly all frames begin with the same bytes except delivery id and tag, so one `struct` and three comparisons suffice
-per frame: the `_Head` is learned from the last frame that differs. Frames of one size are found many at a time."""
+Nearly all frames begin with the same bytes except for the delivery's id and tag, so one `struct` and three comparisons
+suffice per frame. The expected bytes (`_Head`) are learned from the last frame that differed. Frames of the same size
+are found many at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from spark_ehbalance.eventhub.wire.frames import HEADER, MORE, check_size, fields_of
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError
 
-#: Maximum size of a delivery in bytes: messages in the dedicated tier of Event Hubs have up to 20 MB.
+#: Maximum size of a delivery in bytes. Messages in the dedicated tier of Event Hubs have up to 20 MB.
 MAX_DELIVERY_BYTES = 32 << 20
 
 #: Bytes that a buffer must have after its end, so that a header can be read from its last bytes.
@@ -25,8 +26,8 @@ SLACK = 256
 _TRANSFER = b"\x00\x53\x14"
 _HANDLE, _ID, _TAG, _ABORTED = 0, 1, 2, 9
 
-#: Minimum number of frames of one size to compare at once, which costs as much as 20 to 30 single frames; and number of
-#: buffers without a further attempt after fewer of them were alike.
+#: Minimum number of frames of the same size to compare at once, which costs as much as 20 to 30 single frames; and
+#: number of buffers in which that is not tried again after fewer frames were alike.
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
@@ -34,12 +35,13 @@ _Positions = npt.NDArray[np.int64]
 
 
 class RawMessages:
-    """Messages of a buffer: from `starts[i]` to `ends[i]` in `data`, which has `SLACK` more bytes than the last end.
+    """Messages in a buffer: message i is `data` from `starts[i]` to `ends[i]`. `data` has `SLACK` bytes after the last
+    end.
 
-    A message of several frames is `joined[-1 - starts[i]]`.
+    If `starts[i]` is negative, the message consists of several frames, and is `joined[-1 - starts[i]]`.
     """
 
-    __slots__ = ("data", "ends", "joined", "starts")  # no dataclass: a frozen one takes 2 µs to make
+    __slots__ = ("data", "ends", "joined", "starts")  # not a dataclass, because creating a frozen one takes 2 µs
 
     def __init__(self, data: bytearray, starts: _Positions, ends: _Positions, joined: Sequence[bytes] = ()) -> None:
         self.data, self.starts, self.ends, self.joined = data, starts, ends, joined
@@ -56,19 +58,19 @@ class RawMessages:
                 yield bytes(view[start:end]) if start >= 0 else self.joined[-1 - start]
 
     def select(self, which: Any) -> RawMessages:
-        """The messages selected by a mask, indices or a slice."""
+        """The messages that a mask, indices or a slice selects."""
         return RawMessages(self.data, self.starts[which], self.ends[which], self.joined)
 
 
 class _Head(NamedTuple):
-    """The beginning of a whole delivery in one frame: its size, then constant bytes around id and tag."""
+    """The beginning of a frame with a whole delivery: the size, then bytes that are constant except for id and tag."""
 
     unpack_from: Callable[[bytearray, int], tuple[int, bytes, bytes, bytes]]
     before_id: bytes
     before_tag: bytes
     after_tag: bytes
     size: int
-    mask: npt.NDArray[np.uint64]  # of its bytes, in words of eight: 0 at id and tag
+    mask: npt.NDArray[np.uint64]  # mask of the bytes in words of eight; 0 at id and tag
 
 
 class Transfers:
@@ -78,15 +80,15 @@ class Transfers:
         self, channel: int, handle: int, max_frame: int, *, run_pays: int = _RUN_PAYS, run_pause: int = _RUN_PAUSE
     ) -> None:
         """`max_frame` is the maximum size of the peer's frames in bytes."""
-        self._starts = array("q")  # not lists, which would hold a Python object per integer
+        self._starts = array("q")  # arrays, because lists would need a Python object per integer
         self._ends = array("q")
         self._joined: list[bytes] = []
         self._frames = self._deliveries = 0
         self._channel, self._handle, self._max_frame = channel, handle, max_frame
         self._head: _Head | None = None
         self._run_pays, self._run_pause = run_pays, run_pause
-        self._pause = 0  # number of buffers not to search for runs
-        self._parts: list[bytes] = []  # of an incomplete delivery
+        self._pause = 0  # number of buffers in which not to search for runs
+        self._parts: list[bytes] = []  # the frames of an incomplete delivery
         self._parts_bytes = 0
 
     def __len__(self) -> int:
@@ -98,7 +100,7 @@ class Transfers:
         return RawMessages(data, np.array(self._starts[first:end]), np.array(self._ends[first:end]), self._joined)
 
     def take_counts(self) -> tuple[int, int]:
-        """Numbers of frames and deliveries since the last call."""
+        """Return the numbers of frames and deliveries since the last call, and reset them."""
         counts = self._frames, self._deliveries
         self._frames = self._deliveries = 0
         return counts
@@ -109,10 +111,10 @@ class Transfers:
         self._joined.clear()
 
     def find(self, data: bytearray, pos: int, end: int, other_frame: Callable[[int, bytes], None]) -> int:
-        """Find the messages in `data` from `pos` to `end`; returns the start of the first incomplete frame.
+        """Find the messages in `data` from `pos` to `end`. Returns the start of the first incomplete frame.
 
-        Calls `other_frame` with channel and bytes of each frame that is not a transfer to this link. `data` has `SLACK`
-        more bytes than `end`. Raises `MalformedError`, and the errors of `other_frame`.
+        Calls `other_frame` with the channel and the bytes of each frame that is not a transfer to this link. `data`
+        must have `SLACK` bytes after `end`. Raises `MalformedError`, and the errors of `other_frame`.
         """
         learned = False
         self._pause -= self._pause > 0
@@ -130,8 +132,8 @@ class Transfers:
             if fields is None:
                 other_frame(channel, frame)
             elif self._record(frame, fields, pos, positions[-1]) and not learned and len(positions) > MORE:
-                learned = True  # one per buffer, to limit the cost for unlike frames
-                self._head = _learned(frame, positions) or self._head
+                learned = True  # only once per buffer, to limit the cost of unlike frames
+                self._head = _learn_head(frame, positions) or self._head
             pos += size
 
     def _find_alike(self, data: bytearray, pos: int, end: int, head: _Head) -> int:
@@ -146,7 +148,7 @@ class Transfers:
             if after > end:
                 break
             if size == size_before and not self._pause and (most := (end - pos) // size) >= run_pays:
-                run = _run(data, pos, size, most, mask)
+                run = _count_run(data, pos, size, most, mask)
                 if run < run_pays:
                     self._pause = self._run_pause
                 after = pos + run * size
@@ -163,7 +165,8 @@ class Transfers:
         return pos
 
     def _own(self, frame: bytes, start: int, channel: int) -> tuple[list[Any] | None, list[int]]:
-        """The fields of a transfer to this link, None for other frames; and their positions, then the message's."""
+        """The fields of a transfer to this link, or None for any other frame; and the positions of the fields, followed
+        by the message's."""
         if channel != self._channel or frame[5] != 0 or frame[start : start + 3] != _TRANSFER:
             return None, []
         try:
@@ -175,7 +178,8 @@ class Transfers:
         return (fields if fields and fields[_HANDLE] == self._handle else None), positions
 
     def _record(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
-        """Record a frame at `pos`, whose message begins at `start` in it; returns whether it is a whole delivery."""
+        """Record the frame at `pos`, in which the message begins at `start`. Returns whether the frame is a whole
+        delivery."""
         self._frames += 1
         more, aborted = (len(fields) > field and fields[field] for field in (MORE, _ABORTED))
         if more or self._parts:
@@ -196,8 +200,8 @@ class Transfers:
         return not parts
 
 
-def _learned(frame: bytes, positions: list[int]) -> _Head | None:
-    """The head of a transfer with id and tag; None for one that is too long."""
+def _learn_head(frame: bytes, positions: list[int]) -> _Head | None:
+    """The head of a transfer frame that has id and tag; None if the head is too long."""
     after_tag, start = positions[_TAG + 1], positions[-1]
     if start > SLACK:
         return None
@@ -212,8 +216,9 @@ def _learned(frame: bytes, positions: list[int]) -> _Head | None:
     return _Head(struct.Struct(form).unpack_from, *parts, start, np.frombuffer(mask, np.uint64))
 
 
-def _run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.uint64]) -> int:
-    """The number of frames of this size from `pos` on that begin like the first one under `mask`, at most `most`."""
+def _count_run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.uint64]) -> int:
+    """The number of frames, at most `most`, that follow each other from `pos` on, have this size, and equal the first
+    one in the bytes that `mask` selects."""
     rows = np.ndarray((most, len(mask)), np.uint64, data, pos, (size, 8))
     other = ((rows ^ rows[0]) & mask).any(axis=1)
     return int(other.argmax()) if other.any() else most

@@ -1,9 +1,10 @@
 """Decodes AMQP 1.0 values.
 
-Results are those of the client's decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
-times are milliseconds, a described value loses its descriptor, and .NET's times become text in ISO 8601. Contradictory
-input is decoded as by the client: a compound value ends after its number of elements, whatever its size is, and a
-truncated text is shorter. Also decodes types that the client does not support (char, decimals).
+The results equal those of the client's decoder: text and symbols become `bytes`, times are milliseconds, and a
+described value loses its descriptor. The differences: binary becomes `Binary`, a subclass of `bytes`, and .NET's times
+become text in ISO 8601. Contradictory input is decoded as the client decodes it: a compound value ends after its number
+of elements, whatever its size field contains, and a truncated text is shorter. Types that the client does not support
+(char, decimals) are decoded as well.
 
 The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, an `ArrayBudget`
 limits elements that take none, and no sender can choose colliding keys of a large map.
@@ -25,12 +26,13 @@ MAX_DEPTH = 64
 
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
-#: Converts elements to a compound value; None if the value is their list.
+#: Converts a list of elements into a compound value; None if the list itself is the value.
 _Maker = Callable[[list[Any]], Any] | None
 
-#: Larger maps have a `rows.Key` for each key. A sender can choose keys that all collide: 82,000 texts, 0.9 MB, took 5.5
-#: s, and numbers are easier to choose. The same bytes in maps of 64 keys take 0.1 s, but 4.8 s with keys of types that
-#: are slow to compare, which become a `rows.Key` in small maps too.
+#: In maps with more keys than this, every key becomes a `rows.Key`, because a sender could choose keys that all
+#: collide: 82,000 texts (0.9 MB) took 5.5 s, and colliding numbers are even easier to find. The same bytes in maps of
+#: 64 keys take 0.1 s, but 4.8 s if the keys have types that are slow to compare. Such keys become a `rows.Key` in small
+#: maps too.
 _FEW_KEYS = 64
 _FAST_KEYS = frozenset((bytes, Binary, int, bool, float, type(None)))
 
@@ -40,8 +42,8 @@ class MalformedError(Exception):
 
 
 class ArrayBudget:
-    """Limits array elements that take no bytes, which cost the sender nothing. On the slow path a message has one
-    budget; elsewhere no such elements are allowed."""
+    """Limits the number of array elements that take no bytes, because they cost the sender nothing. On the slow path,
+    each message has a budget; elsewhere, no such elements are allowed."""
 
     __slots__ = ("_left",)
 
@@ -49,16 +51,16 @@ class ArrayBudget:
         self._left = items
 
     def take(self, items: int) -> None:
-        """Raises ValueError beyond the limit of all arrays."""
+        """Take `items` from the budget, which all arrays of the message share. Raises ValueError if it is exceeded."""
         self._left -= items
         if self._left < 0:
             raise ValueError(f"an array of {items} zero-byte elements, more than allowed")
 
 
 def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[Any, int]:
-    """The value at `pos`, and the position after it, also if it is truncated.
+    """The value at `pos`, and the position after it, which can be beyond the end of `data` if the value is truncated.
 
-    Without a `budget` no array may have elements that take no bytes. Raises one of `MALFORMED`.
+    Without a `budget`, no array may have elements that take no bytes. Raises one of `MALFORMED`.
     """
     code = data[pos]
     scalar = SCALARS[code]
@@ -75,7 +77,9 @@ def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[An
             if code < 0:
                 code = data[pos]
                 pos += 1
-            if code == 0xA1 or code == 0xA3:  # without a call: nearly all keys and many values
+            if (
+                code == 0xA1 or code == 0xA3
+            ):  # handled without a call, because nearly all keys and many values are short texts
                 at = pos + 1
                 pos = at + data[pos]
                 items.append(data[at:pos])
@@ -99,7 +103,8 @@ def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[An
 
 
 def end_of(data: bytes, pos: int) -> int:
-    """The position after the value at `pos`, by its sizes, also for unknown types. Raises one of `MALFORMED`."""
+    """The position after the value at `pos`, computed from its sizes, even if its type is unknown. Raises one of
+    `MALFORMED`."""
     values = 1
     while values:
         values -= 1
@@ -117,7 +122,8 @@ def end_of(data: bytes, pos: int) -> int:
     return pos
 
 
-#: The errors of `decode`. Callers convert them to a `MalformedError` once, which is cheaper than per value.
+#: The errors that `decode` can raise. Callers convert them to a `MalformedError` once, which is cheaper than for each
+#: value.
 MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
 
 
@@ -173,19 +179,22 @@ def _fixed(size: int, convert: Callable[[bytes], Any]) -> _Decoder:
 
 
 def _char(raw: bytes) -> bytes:
-    """UTF-8 of a character; U+FFFD for half a surrogate pair, which Java's `char` may be, and other invalid codes."""
+    """The UTF-8 of a character; U+FFFD for invalid codes, including half a surrogate pair, which a `char` in Java can
+    be."""
     return raw.decode("utf-32-be", "replace").encode()
 
 
 def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
-    """IEEE 754-2008 with a binary significand, which counts as 0 if it has more than `digits` digits."""
+    """A decoder of IEEE 754-2008 decimals with a binary significand, which counts as 0 if it has more than `digits`
+    digits."""
 
     def convert(raw: bytes) -> Decimal:
         encoded = int.from_bytes(raw, "big")
         sign, first = encoded >> (bits - 1), (encoded >> (bits - 6)) & 0x1F
         if first >= 0x1E:
             return Decimal("NaN") if first == 0x1F else Decimal("-Infinity" if sign else "Infinity")
-        # An exponent that begins with 11 is two bits later, and the significand's first bits are 100, not encoded.
+        # If the first two bits are 11, the exponent begins two bits later, and the significand begins with an implicit
+        # 100.
         is_shifted = first >> 3 == 3
         written = bits - 1 - exponent_bits - 2 * is_shifted
         significand = (4 << written if is_shifted else 0) | encoded & ((1 << written) - 1)
@@ -208,7 +217,9 @@ def _open(code: int, data: bytes, pos: int, budget: ArrayBudget) -> tuple[int, i
         return _array(data, pos + 2 * width, count, budget) if count else (0, -1, None, pos + width + size)
     pos += 2 * width
     _check_count(count, data, pos)
-    return (count & -2, -1, _mapping, pos) if code & 1 else (count, -1, None, pos)  # a key without a value is skipped
+    return (
+        (count & -2, -1, _mapping, pos) if code & 1 else (count, -1, None, pos)
+    )  # a last key without a value is ignored
 
 
 def _array(data: bytes, pos: int, count: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
@@ -284,18 +295,18 @@ def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
     raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
 
 
-#: Shared objects, because a message may have one per byte.
+#: Shared objects, because a message may contain one per byte.
 _SIGNED = (*range(128), *range(-128, 0))
 _NO_BYTES = Binary()
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
 _UINTS = struct.Struct(">II").unpack_from
-#: Decoders of the bytes of text, symbols and binary, by type code.
+#: Decoders of text, symbols and binary by type code. They return the bytes.
 TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
     **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
     **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
 }
-#: Decoders by type code, called with the bytes and the position after the code. None for compound types.
+#: Decoders by type code, called with the bytes and the position after the code. None means a compound type.
 SCALARS: list[_Decoder | None] = [_unknown] * 256
 for _code, _decoder in {
     0x40: _empty(None),
@@ -303,7 +314,7 @@ for _code, _decoder in {
     0x42: _empty(False),
     0x43: _empty(0),
     0x44: _empty(0),
-    0x45: _empty([]),  # shared: never changed
+    0x45: _empty([]),  # shared, because it is never changed
     0x50: _small,
     0x51: _signed,
     0x52: _small,

@@ -67,8 +67,8 @@ def test_refused_batches_keep_the_order_of_a_key(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
-    monkeypatch.setattr(writing, "_BATCH", 400)  # so that a key has several batches
-    monkeypatch.setattr(writing, "_PART", 100_000)  # and a task several parts
+    monkeypatch.setattr(writing, "_MAX_BATCH_BYTES", 400)  # so that a key has several batches
+    monkeypatch.setattr(writing, "_PART_BYTES", 100_000)  # and a task several parts
     rows = [{"body": b"%d" % number, "key": f"key {number % 20}"} for number in range(400)]
     write(rows[:1], KEYED)
     for _ in range(3):
@@ -140,7 +140,7 @@ def test_parts_are_not_larger_with_rows_of_few_bytes(
     event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of type void, which have none: as Python's objects they have."""
-    monkeypatch.setattr(writing, "_PART", 100_000)
+    monkeypatch.setattr(writing, "_PART_BYTES", 100_000)
     task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
     batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
     parts = [
@@ -369,7 +369,7 @@ def test_links_are_reused_and_dropped_when_idle(
     first, open_then = kept(), event_hub.emulator.connections()
     write([{"body": b"y"}])
     assert kept() == first
-    monkeypatch.setattr(writing, "_LINK_IDLE", 0.0)
+    monkeypatch.setattr(writing, "_MAX_LINK_IDLE", 0.0)
     write([{"body": b"z"}])
     assert kept() != first
     wait_until(lambda: event_hub.emulator.connections() <= open_then, "the old link is closed")
@@ -395,14 +395,14 @@ def test_error_while_encoding_is_the_original_one(
     def gone(*_: Any, **__: Any) -> None:
         raise HubUnavailableError("EHB_HUB_UNREACHABLE", what="hub", reason="gone")
 
-    monkeypatch.setattr(writing, "_PART", 1)
+    monkeypatch.setattr(writing, "_PART_BYTES", 1)
     monkeypatch.setattr(sender.Sender, "send", gone)
     task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)
         wait_until(task._stop.is_set, "the first part has failed")
-        monkeypatch.setattr(writing, "_PART", 1 << 20)
+        monkeypatch.setattr(writing, "_PART_BYTES", 1 << 20)
         yield pa.RecordBatch.from_pylist([{"body": b"b", "key": "k"}], KEYED)
         pytest.fail("rows of a second part were taken")
 
