@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known and install the listener; see `spark_ehbalance.spark.registration.register`."""
+    """Register the format, and add the listener; see `spark_ehbalance.spark.registration.register`."""
     from spark_ehbalance.dependencies import require_spark
 
     require_spark()
@@ -33,7 +33,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop a query without a duplicate; see `spark_ehbalance.spark.stopping.stop`."""
+    """Stop a query without causing duplicates; see `spark_ehbalance.spark.stopping.stop`."""
     from spark_ehbalance.spark import stopping
 
     stopping.stop(query, timeout)

@@ -1,11 +1,11 @@
-"""The clock that leases are measured with."""
+"""The clock with which leases are measured."""
 
 from __future__ import annotations
 
 import time
 
-#: `time.monotonic` stops while a Linux or macOS machine sleeps: on waking, leases that others took would seem valid.
-#: On Windows it does not stop, and these clocks do not exist.
+#: `time.monotonic` stops while a Linux or macOS machine sleeps, so after waking, leases that other members have claimed
+#: would seem valid. On Windows it does not stop, and the clocks below do not exist.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 

@@ -1,4 +1,4 @@
-"""Optional packages. Spark is no dependency, because most environments have it already."""
+"""Optional packages. Spark is not a dependency of this package, because most environments already have it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     try:
         from py4j.protocol import Py4JError, Py4JJavaError
-    except ModuleNotFoundError:  # pyspark-client has no JVM whose errors could be caught
+    except ModuleNotFoundError:  # pyspark-client has no JVM, so there are no such errors to catch
 
         class Py4JError(Exception):
             """Never raised."""
@@ -27,13 +27,13 @@ __all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 
 def require_spark() -> None:
-    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed, in a version with Python data sources.
-    Call it before importing either."""
+    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed in a version with Python data sources.
+    Call it before importing either package."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark
 
-    with suppress(ValueError):  # a platform's own version scheme
+    with suppress(ValueError):  # a platform may have its own version scheme
         if minor_version(pyspark.__version__) < OLDEST:
             supported = " to ".join("{}.{}".format(*version) for version in (OLDEST, NEWEST))
             raise SparkMissingError("EHB_SPARK_UNSUPPORTED", version=pyspark.__version__, supported=supported)

@@ -1,4 +1,5 @@
-"""The exceptions of the package. Each names a condition of `spark_ehbalance.error_conditions`: docs/errors.md."""
+"""The exceptions of the package. Each has a condition in `spark_ehbalance.error_conditions`, which docs/errors.md
+describes."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from spark_ehbalance.text import plain
 
 
 class EhBalanceError(Exception):
-    """The base of all errors of `ehbalance`. `condition` names the error, `parameters` are the values in its text,
-    which is one line that is safe to print."""
+    """The base class of all errors of `ehbalance`. `condition` is the error's name, and `parameters` are the values in
+    its text. The text is a single line that is safe to print."""
 
     def __init__(self, condition: str, **parameters: object) -> None:
         super().__init__(condition, parameters)
@@ -22,7 +23,7 @@ class EhBalanceError(Exception):
         return partial(type(self), self.condition, **self.parameters), ()
 
     def __str__(self) -> str:
-        if self.condition not in CONDITIONS:  # a text, until all errors have a condition
+        if self.condition not in CONDITIONS:  # a plain text, not a condition
             return plain(self.condition)
         has_remedy = CONDITIONS[self.condition].remedy
         remedy = f" Remedy: docs/errors.md#{self.condition.lower()}" if has_remedy else ""
@@ -30,10 +31,11 @@ class EhBalanceError(Exception):
 
     @property
     def reason(self) -> str:
-        """The sentence without its full stop, as a parameter of another error or a field of a log line."""
+        """The error's sentence without its full stop, for use as a parameter of another error or as a field of a log
+        line."""
         condition = CONDITIONS.get(self.condition)
         text = condition.sentence.format(**self.parameters) if condition else self.condition
-        return plain(text).removesuffix(".")  # a parameter may contain names that others chose
+        return plain(text).removesuffix(".")  # escaped, because a parameter may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):
@@ -45,7 +47,7 @@ class SparkMissingError(EhBalanceError, ImportError):
 
 
 class InstallationError(EhBalanceError, ImportError):
-    """A Python process of Spark's cannot import the source."""
+    """A Python process that Spark started cannot import the source."""
 
 
 class ClientVersionError(EhBalanceError):
@@ -61,7 +63,7 @@ class MissingError(HubUnavailableError):
 
 
 class DataLossError(EhBalanceError):
-    """Events to read are gone, or checkpoint, lease table and event hub do not belong together."""
+    """Events that were to be read no longer exist, or checkpoint, lease table and event hub do not belong together."""
 
 
 class MalformedEventError(EhBalanceError):
@@ -77,11 +79,11 @@ class ForeignReaderError(EhBalanceError):
 
 
 class StoreError(EhBalanceError):
-    """The base of all errors of the lease store."""
+    """The base class of all errors of the lease store."""
 
 
 class StoreUnavailableError(StoreError):
-    """The lease store could not be read or written. As far as is known, nothing was changed."""
+    """The lease store could not be read or written. As far as known, nothing was changed."""
 
 
 class StoreDamagedError(StoreUnavailableError):
@@ -97,7 +99,7 @@ class StoreFormatError(StoreError):
 
 
 class ConflictError(StoreError):
-    """Another writer committed after the snapshot was read: read and decide again."""
+    """Another writer committed after the snapshot was read, so the caller must read and decide again."""
 
 
 class FencedError(EhBalanceError):
@@ -105,10 +107,11 @@ class FencedError(EhBalanceError):
 
 
 class TargetError(EhBalanceError):
-    """A table cannot be written exactly once, or not now."""
+    """A table cannot be written exactly once, at least not now."""
 
 
 def describe(error: BaseException) -> str:
-    """`error` as a parameter of another error or a field of a log line: `reason`, or the text of another exception."""
+    """Describe `error` for use as a parameter of another error or as a field of a log line. The result is its `reason`
+    if it is an `EhBalanceError`, and its text otherwise."""
     text = error.reason if isinstance(error, EhBalanceError) else str(error).removesuffix(".")
     return text or type(error).__name__

@@ -1,6 +1,6 @@
-"""Fixtures of pytest for hubs of the emulator (docs/emulator.md). Installing this package registers them.
+"""pytest fixtures that provide event hubs in the emulator (docs/emulator.md). Installing this package registers them.
 
-The first fixture that needs the emulator imports it, so that other tests pay nothing.
+The first fixture that needs the emulator imports it, so that other tests do not pay for the import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 @pytest.fixture(scope="session")
 def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
-    """`event_hub_emulators(**settings)`: an emulator with these settings, which runs until the session ends."""
+    """`event_hub_emulators(**settings)` returns an emulator with these settings, which runs until the session ends."""
     running: list[tuple[Mapping[str, Any], Emulator]] = []
 
     def emulator(**settings: Any) -> Emulator:
@@ -53,8 +53,8 @@ def _start(settings: Mapping[str, Any]) -> Emulator:
 
 @pytest.fixture
 def event_hub_settings() -> Mapping[str, Any]:
-    """Fields of `spark_ehbalance.emulator.Settings`, such as `{"tls": True}`: override it in a conftest, module or
-    class, or with `pytest.mark.parametrize`."""
+    """Fields of `spark_ehbalance.emulator.Settings`, such as `{"tls": True}`. Override this fixture in a conftest,
+    module or class, or with `pytest.mark.parametrize`."""
     return {}
 
 
@@ -70,8 +70,8 @@ def event_hub_emulator(
 
 @pytest.fixture
 def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., EventHub]]:
-    """`make_event_hub(name="", partitions=4, consumer_groups=())`: a new hub, deleted after the test, by default with a
-    unique name. Raises ValueError for a name in use."""
+    """`make_event_hub(name="", partitions=4, consumer_groups=())` creates a hub, by default with a unique name, and
+    deletes it after the test. Raises ValueError if the name is in use."""
     import secrets
 
     from spark_ehbalance.emulator import EventHub

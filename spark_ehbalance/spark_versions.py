@@ -1,4 +1,4 @@
-"""The versions of Spark that this package supports, and the Delta that goes with each. Pure.
+"""The versions of Spark that this package supports, and the matching version of Delta. Pure.
 
 The table is tested by `make test-matrix`; docs/platforms.md shows it to users.
 """
@@ -11,14 +11,15 @@ import re
 OLDEST = (4, 0)
 NEWEST = (4, 3)
 
-#: Whether Spark and its Python workers communicate through a Unix socket instead of TCP on the loopback address.
-#: Unknown to Spark 4.0. A batch of 250,000 events took 485 ms instead of 650 ms.
+#: The setting that makes Spark and its Python workers communicate through a Unix socket instead of TCP on the loopback
+#: address; Spark 4.0 ignores it. With it, a batch of 250,000 events took 485 ms instead of 650 ms.
 UNIX_SOCKET = "spark.python.unix.domain.socket.enabled"
 
-#: The Maven coordinate of Delta Lake's jar for each Spark; its Python package is for programs that import `delta`.
+#: The Maven coordinate of Delta Lake's jar for each version of Spark. Delta's Python package is needed only by programs
+#: that import `delta`.
 _DELTA = {
     (4, 0): "io.delta:delta-spark_2.13:4.0.1",
-    # Not 4.1.0: changing a table's properties needs a class that Spark 4.1.4 lacks.
+    # Not Delta 4.1.0: there, changing a table's properties needs a class that Spark 4.1.4 lacks.
     (4, 1): "io.delta:delta-spark_4.1_2.13:4.4.0",
     # The Python package requires pyspark 4.2.0 or older; the jar works with all of 4.2.
     (4, 2): "io.delta:delta-spark_4.2_2.13:4.4.0",
@@ -40,6 +41,6 @@ def minor_version(spark: str) -> tuple[int, int]:
 
 
 def delta_jar(spark: str) -> str | None:
-    """The Delta Lake for this Spark, as for `--packages`; None if there is none. Raises `ValueError` if `spark` is not
-    a version."""
+    """The coordinate of the Delta Lake for this version of Spark, in the form that `--packages` takes; None if there is
+    no such Delta Lake. Raises `ValueError` if `spark` is not a version."""
     return _DELTA.get(minor_version(spark))

@@ -1,4 +1,4 @@
-"""Make foreign text, such as owner ids and reasons, safe for terminals, logs and errors."""
+"""Makes foreign text, such as owner ids and reasons, safe for terminals, logs and errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 
 def plain(text: str) -> str:
-    """`text` in one line, with every unprintable character written as an escape such as `\\x1b`: control characters,
-    direction marks, characters without width, lone surrogates."""
+    """`text` on one line. Every unprintable character (control characters, direction marks, characters without width,
+    lone surrogates) is written as an escape such as `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,17 +22,17 @@ def plain_lines(text: str) -> str:
 
 
 def format_time(ms: int) -> str:
-    """A time in milliseconds since 1970, to the second."""
+    """A time, given in milliseconds since 1970, as text to the second."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
 def iso(ms: int) -> str:
-    """A time in milliseconds since 1970, as ISO 8601."""
+    """A time, given in milliseconds since 1970, in ISO 8601."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def age(ms: int) -> str:
-    """A duration in milliseconds, for people."""
+    """A duration, given in milliseconds, as text for people."""
     seconds = ms / 1000
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if abs(seconds) >= 2 * length:
@@ -41,14 +41,15 @@ def age(ms: int) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of this name, with messages that are `plain` for every handler."""
+    """The logger with this name. It makes messages `plain` for every handler."""
     result = logging.getLogger(name)
     result.addFilter(_make_plain)
     return result
 
 
 def _make_plain(record: logging.LogRecord) -> bool:
-    """Filter that passes all records; records do not pass the filters of parent loggers."""
+    """A filter that makes each record plain and lets it pass. Every logger needs its own, because records do not go
+    through the filters of parent loggers."""
     if not (text := record.getMessage()).isprintable():
         record.msg, record.args = plain(text), ()
     if record.exc_info and not record.exc_text:  # formatters use it unchanged

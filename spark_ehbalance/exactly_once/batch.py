@@ -1,7 +1,7 @@
-"""A micro-batch of `foreachBatch`: the events it reads, and the partitions lost meanwhile.
+"""A micro-batch in `foreachBatch`: the events that it reads, and the partitions that were lost meanwhile.
 
-The batch's number leads to the offsets in the query's log, and an offset to its planner on this machine
-(`query.control_socket`), which has the exact ranges: a replay reads less than the offset contains.
+The batch's number identifies the offsets in the query's log, and an offset identifies its planner on this machine
+(`query.control_socket`). Only the planner knows the exact ranges, because a replay reads less than the offset contains.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.query.control_socket import PlannerAddress, request
 from spark_ehbalance.query.offsets import StreamOffset
 
-#: Seconds after which a batch without an answer fails, to be run again: the machine may be busy, the lease table away.
+#: Seconds after which a batch without an answer fails, so that it is run again. The machine may be busy, or the lease
+#: table unreachable.
 PATIENCE = 120.0
 
-#: Spark's property of the threads that run a query.
+#: The property that Spark sets in the threads that run a query.
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -30,14 +31,16 @@ class MicroBatch:
     """One batch of a query with one `ehbalance` source."""
 
     def __init__(self, df: DataFrame, batch_id: int) -> None:
-        """Raises `TargetError` if `df` is not the frame of that batch, or is not of one `ehbalance` source."""
+        """Raises `TargetError` if `df` is not the frame of that batch, or if the query does not have exactly one
+        `ehbalance` source."""
         query = _query(df)
         #: Spark's id of the query, which is in its checkpoint.
         self.query = str(query.id())
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
-        # Not by the offset's run, which may be an earlier process's or a copy's.
+        # The planner is not found by the offset's run, because the offset may be from an earlier process or from a
+        # copy.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Spark's folder for the query's state, which may not exist.
         self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
@@ -45,11 +48,12 @@ class MicroBatch:
         #: The events to read.
         self.read: SequenceRanges = {}
         self.last: Mapping[str, str] = {}
-        # A batch of another source or of Spark's state; its replay does not start the planner.
+        # The batch has events of another source only, or only updates Spark's state. Its replay does not start the
+        # planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
         answer = self._request()
-        #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
+        #: The event hub with its namespace, and its creation time in milliseconds since 1970, if known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
         self.read = {p: SequenceRange(*range_) for p, range_ in answer["ranges"].items()}
@@ -58,8 +62,9 @@ class MicroBatch:
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The event's current offset in a geo-replicated hub; empty if the hub never had this sequence number, None if
-        the event is older than the batch, or unknown. Raises `TargetError` without an answer of the planner."""
+        """The event's current offset in a geo-replicated hub; empty if the hub never had this sequence number; None if
+        the event is older than the batch, or if the offset is unknown. Raises `TargetError` if the planner does not
+        answer."""
         read, (before, last) = self.read[partition], self._offsets[partition]
         if sequence_number == read.start - 1 and before is not None:
             return before
@@ -71,11 +76,11 @@ class MicroBatch:
         return found
 
     def lost(self) -> frozenset[str]:
-        """The partitions whose lease was lost, so that they may not have been read to the end. If the rows were read
-        before this call, all others were.
+        """The partitions whose lease was lost, which may not have been read to the end. If the rows were read before
+        this call, all other partitions have been read to the end.
 
-        Raises `TargetError` without an answer of the planner, and if the query has a state, which would contain rows
-        that are not written: the batch must fail to restore it.
+        Raises `TargetError` if the planner does not answer. Also raises it if partitions were lost and the query has a
+        state: the state would contain rows that are not written, so the batch must fail in order to restore the state.
         """
         deadline = time.monotonic() + PATIENCE
         while (lost := self._request(lost=True)["lost"]) is None:
@@ -108,7 +113,7 @@ def _invalid_call(problem: str, allowed: str) -> TargetError:
 
 
 def _query(df: DataFrame) -> Any:
-    """Spark's query of this thread."""
+    """The query that Spark runs in this thread."""
     session = df.sparkSession
     query = session.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
@@ -126,17 +131,17 @@ def _end(query: Any, batch_id: int) -> StreamOffset:
     if ours is None:
         raise _invalid_call(f"the query has no batch {batch_id}", "the batch_id passed to foreachBatch")
     if len(ours) != 1:
-        allowed = "one, as partition and sequence number identify an event of one hub only"
+        allowed = "one, because partition and sequence number identify an event only within a hub"
         raise _invalid_call(f"the query has {len(ours)} ehbalance sources", allowed)
     return ours[0]
 
 
 def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
-    """The end offsets of the batch's `ehbalance` sources; None if Spark's log does not have the batch."""
+    """The end offsets of the batch's `ehbalance` sources; None if Spark's log does not contain the batch."""
     logged, texts = query.offsetLog().get(batch_id), list[str]()
     if logged.isEmpty():
         return None
-    # Version 2 of the log, since Spark 4.2, has a map by the sources' names in place of a sequence.
+    # Version 2 of the log (since Spark 4.2) contains a map keyed by the sources' names instead of a sequence.
     is_map = logged.get().getClass().getSimpleName() == "OffsetMap"
     offsets = logged.get().offsetsMap().valuesIterator() if is_map else logged.get().offsets().iterator()
     while offsets.hasNext():

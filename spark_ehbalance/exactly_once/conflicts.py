@@ -22,13 +22,13 @@ _CONFLICTS = {
     "DeltaConcurrentModificationException": Conflict.TABLE,
 }
 
-#: The outcome of the commit is unknown.
+#: Prefix of Java exceptions after which the outcome of a commit is unknown.
 _UNKNOWN = "java.io."
 
 
 def find_conflict(error: Exception) -> Conflict | None:
-    """The conflict of a commit's `error`; None if a retry would not help."""
-    # After `import delta`, its exceptions are Python's own, without their origin.
+    """The kind of conflict that caused a commit's `error`; None if a retry would not help."""
+    # After `import delta`, Delta's exceptions are Python exceptions without the Java exception.
     if type(error).__name__ in _CONFLICTS:
         return _CONFLICTS[type(error).__name__]
     cause = _thrown(error)
@@ -57,5 +57,5 @@ def _thrown(error: Exception) -> Any:
     return getattr(error, "java_exception" if isinstance(error, Py4JJavaError) else "_origin", None)
 
 
-#: Exceptions of py4j and pyspark for exceptions of the JVM.
+#: Exceptions of py4j and pyspark that represent exceptions of the JVM.
 JVM_ERRORS = (Py4JJavaError, CapturedException)

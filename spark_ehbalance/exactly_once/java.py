@@ -1,4 +1,5 @@
-"""The JVM's classes of every batch, each looked up once: py4j calls the JVM for each part of a dotted name."""
+"""The JVM's classes that every batch needs. Each is looked up once, because py4j calls the JVM for each part of a
+dotted name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Commits to a Delta table on a local disk, one at a time.
 
-There, Delta checks for the commit's file and then renames its own to it, which is safe only within one JVM: of two JVMs
-that commit at the same moment, one may silently lose its commit.
+On a local disk, Delta checks that the commit's file does not exist and then renames its own file to that name, which is
+safe only within a single JVM. If two JVMs commit at the same moment, one may silently lose its commit.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.conflicts import root_cause
 from spark_ehbalance.exactly_once.java import java
 
-#: In the table's log, which all committing containers share. Delta ignores it: commits' names sort after a dot, and
-#: VACUUM skips the log.
+#: The lock file is in the table's log, which all containers that commit share. Delta ignores it, because names of
+#: commits sort after a dot, and VACUUM skips the log.
 _FILE = "_delta_log/.ehbalance-lock"
 
-#: Seconds to wait for other commits. A MERGE, which may take minutes, holds the lock throughout.
+#: Seconds to wait for other commits. A MERGE, which may take minutes, holds the lock until it ends.
 PATIENCE = 600.0
 
 #: Seconds between two attempts; a commit takes 50 ms or more.
 _POLL = 0.01
 
-#: By file path. Only the holding thread opens the file, because closing it frees the JVM's lock in all threads.
+#: Locks by file path. Only the thread that holds the lock opens the file, because closing it anywhere frees the JVM's
+#: lock for all threads.
 _mutexes: dict[str, threading.Lock] = {}
 
 
 @contextlib.contextmanager
 def commit_lock(spark: SparkSession, table: str) -> Iterator[None]:
-    """Hold the lock on `table` (a path or an address) against all its users on this machine. Does nothing for a table
-    that is not on a local disk, and with Spark Connect, whose server is one JVM.
+    """Hold the lock on `table` (a path or an address), which excludes all other users of the lock on this machine. Does
+    nothing for a table that is not on a local disk, or with Spark Connect, whose server is a single JVM.
 
-    Other writers, such as Delta's own append in another JVM, do not use the lock: on a local disk commits of both can
-    still be lost. Raises `TargetError` if the lock is not acquired within `PATIENCE`.
+    Other writers, such as Delta's own append in another JVM, do not use the lock, so on a local disk commits can still
+    be lost. Raises `TargetError` if the lock is not acquired within `PATIENCE`.
     """
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -60,8 +61,9 @@ def commit_lock(spark: SparkSession, table: str) -> Iterator[None]:
 def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[None]:
     """Hold the lock on the table in `folder`, which may not exist yet.
 
-    The JVM owns the lock, because it commits and may outlive its Python process. The lock does not exclude processes
-    that start after the file was deleted, nor other Python processes of the same JVM (as in some notebook servers).
+    The JVM owns the lock, because the JVM commits and may outlive its Python process. The lock does not exclude
+    processes that start after the file was deleted, nor other Python processes of the same JVM (as in some notebook
+    servers).
 
     Raises `TargetError` if it is not acquired within `patience` seconds, or if the file cannot be written.
     """
@@ -76,7 +78,7 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
                 os.makedirs(file.getParent(), exist_ok=True)
                 _create(file.getPath())
                 opened = java(jvm).file_output(file, True)
-                stack.callback(opened.close)  # frees the lock
+                stack.callback(opened.close)  # closing frees the lock
                 while not (free := opened.getChannel().tryLock() is not None) and time.monotonic() < deadline:
                     time.sleep(_POLL)
         except (OSError, Py4JJavaError) as error:
@@ -88,8 +90,9 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
 
 
 def _create(file: str) -> None:
-    """Create `file`, if missing, for this user alone: any reader could lock it. Raises `OSError`, also for a link."""
+    """Create `file` if it is missing, accessible only to this user, because anyone who can read it could lock it.
+    Raises `OSError`, also if `file` is a link."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would block
-        raise OSError("it is not a plain file")
+    if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe, for example, would block
+        raise OSError("it is not a regular file")

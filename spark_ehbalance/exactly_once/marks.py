@@ -1,4 +1,4 @@
-"""Marks: which events a Delta table already contains. Pure.
+"""Marks, which record the events that a Delta table already contains. Pure.
 
 A mark belongs to a partition of an event hub and is stored in the target's log, as the version of a transaction
 identifier (`SetTransaction`). It is the sequence number after the last written event: the target contains all earlier
@@ -21,13 +21,13 @@ class SequenceRange:
     end: int
 
 
-#: By partition.
+#: Sequence ranges by partition.
 SequenceRanges = Mapping[str, SequenceRange]
 Marks = Mapping[str, int]
 
 
 def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
-    """The `read` events that the target lacks by its `marks`."""
+    """The `read` events that the target lacks according to its `marks`."""
     return {
         partition: SequenceRange(max(range_.start, marks.get(partition, range_.start)), range_.end)
         for partition, range_ in read.items()
@@ -36,8 +36,8 @@ def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
 
 
 def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
-    """The events between the target's marks and the `read` ones. They aged out, were skipped by a seek, or were written
-    without marks."""
+    """The events between the target's marks and the `read` events. They aged out, were skipped by a seek, or were
+    written without marks."""
     return {
         partition: SequenceRange(marks[partition], range_.start)
         for partition, range_ in read.items()
@@ -46,28 +46,29 @@ def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
 
 
 def identity(offset: str) -> int:
-    """A number for the offset of the last event before a mark, stored in the log where offsets identify events."""
+    """A number derived from the offset of the last event before a mark. It is stored in the target's log if offsets
+    identify events."""
     return int.from_bytes(hashlib.sha256(offset.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The transaction identifiers that one commit of the target's log sets, with their versions."""
+    """The transaction identifiers that a commit in the target's log sets, with their versions."""
 
     version: int
     identifiers: Mapping[str, int]
 
     @classmethod
     def parse(cls, version: int, text: str) -> Commit:
-        """The commit with this log file: a JSON object per line."""
+        """Parse a commit's log file, which contains a JSON object per line."""
         actions = (json.loads(line) for line in text.split("\n") if '"txn"' in line)
         return cls(version, {txn["appId"]: int(txn["version"]) for action in actions if (txn := action.get("txn"))})
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCache:
-    """The target's known transaction identifiers as of a `version` of the table with id `table`; None for unset
-    ones."""
+    """The known transaction identifiers of the table with the id `table`, as of its `version`; None for an identifier
+    that is not set."""
 
     table: str
     version: int

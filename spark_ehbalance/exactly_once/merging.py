@@ -1,11 +1,12 @@
-"""MERGE by partition and sequence number, through Spark's public interface alone, so that it works on Spark Connect.
+"""MERGE by partition and sequence number. It uses only Spark's public interface, so it works on Spark Connect.
 
-It neither needs nor sets marks. So the target is first marked as merged (a table property, and a transaction identifier
-in case that is lost), and from then on every writer uses MERGE; Delta rejects transactions in progress, because the
-table's metadata has changed. Of two concurrent MERGEs Delta rejects one, as each read what the other adds.
+MERGE neither needs nor sets marks. So the target is first marked as merged (with a table property, and with a
+transaction identifier in case the property is lost), and from then on every writer uses MERGE; Delta rejects
+transactions in progress, because the table's metadata has changed. Of two concurrent MERGEs, Delta rejects one, because
+each has read the part of the table to which the other adds rows.
 
-Events of two sources have the same numbers, so a table can be merged with the events of one only. The property contains
-its name once it is known from the table's marks or the batch.
+Events of two sources can have the same numbers, so only the events of one source can be merged into a table. The
+property contains the name of the source once it is known from the table's marks or the batch.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ from spark_ehbalance.exactly_once.target import (
 )
 from spark_ehbalance.settings.locations import is_relative
 
-#: Rejected commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append conflicts.
-#: Of eight queries that merge without a pause, one in eight attempts succeeds: the chance of failure is (7/8)^100.
+#: Number of rejected commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append
+#: conflicts. If eight queries merge without a pause, one in eight attempts succeeds, so the probability of failure is
+#: (7/8)^100.
 _MAX_FAILED_COMMITS = 100
 
-#: Ranges of sequence numbers in the condition of a MERGE: Spark takes long to parse many, and fails with thousands.
-_MOST_RANGES = 64
+#: Maximum number of sequence ranges in the condition of a MERGE. Spark takes long to parse many ranges, and fails with
+#: thousands.
+_MAX_RANGES = 64
 
 #: The property's value while the source is unknown.
 _UNKNOWN = "merge"
@@ -68,10 +71,11 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
 
 def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[str, str]) -> None:
-    """Insert the rows of `df`, of `source` if known, whose events the Delta table `target` lacks.
+    """Insert the rows of `df` whose events the Delta table `target` lacks. `source` is the source of the events, if
+    known.
 
-    Raises as `merge` does, and if the table contains events of another source. Without access to Delta's classes the
-    table's sources are unknown, so `source` is not allowed then.
+    Raises the same errors as `merge`, and `TargetError` if the table contains events of another source. Without access
+    to Delta's classes, the table's sources are unknown, so `source` must then be None.
     """
     if source is not None and not has_transactions(df):
         raise _several(target, [source, "others"])
@@ -83,14 +87,15 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
 
 
 def insert(df: DataFrame, target: str, source: str, created: int | None) -> tuple[int, int]:
-    """Insert the rows of a batch query `df` whose events the Delta table `target` lacks. Returns the number of rows of
-    `df`, and how many of them have events that the table already contained.
+    """Insert the rows of a batch query `df` whose events the Delta table `target` lacks. Returns the number of rows in
+    `df`, and the number of those whose events the table already contained.
 
-    `source` is the name of the hub's marks in `write_once`, `created` the hub's time of creation (milliseconds since
-    1970) if known. If all events are before the marks, no query writes them any more, and the table is not marked. Else
-    `write_once` uses MERGE for it from then on, as after `merge`.
+    `source` is the name of the hub's marks in `write_once`, and `created` is the hub's creation time (milliseconds
+    since 1970) if known. If all events are before the marks, no query will write them any more, so the table is not
+    marked as merged. Otherwise `write_once` uses MERGE for the table from then on, as after `merge`.
 
-    Raises as `merge` does, and if the table contains events of another source, or of an earlier hub of that name.
+    Raises the same errors as `merge`, and `TargetError` if the table contains events of another source, or of an
+    earlier hub with the same name.
     """
     check_name(target)
     check_frame(df)
@@ -99,14 +104,15 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
 
 
 class _Hub(NamedTuple):
-    """The hub of a batch, as for `insert`. `source` is None if the target's marks cannot be read."""
+    """The hub of a batch. The fields are as in `insert`; `source` is None if the target's marks cannot be read."""
 
     source: str | None
     created: int | None
 
     def known(self, rows: DataFrame, target: str, extents: SequenceRanges) -> tuple[bool, bool]:
-        """Whether the `target` contains the hub's time of creation, and whether all its marks are beyond the events, so
-        that `write_once` never writes them. Raises `TargetError` for an earlier hub of that name."""
+        """Whether the `target` contains the hub's creation time, and whether all its marks are past the events, so that
+        `write_once` will never write these. Raises `TargetError` if the marks belong to an earlier hub with the same
+        name."""
         if self.source is None:
             return True, False
         table = Target(rows, target, self.source, {}, created=self.created)
@@ -127,7 +133,7 @@ def _merged(
     schema: bool,
     hub: _Hub | None = None,
 ) -> tuple[int, int]:
-    """Merge, and return the counts of `insert`, which are 0 without `hub`."""
+    """Merge, and return the counts that `insert` returns, which are 0 without `hub`."""
     held = 0
     is_cached = df.storageLevel != StorageLevel.NONE
     rows = df.persist()  # several reads must return the same rows
@@ -137,7 +143,7 @@ def _merged(
         if not extents:
             return 0, 0
 
-        def act() -> None:  # once more after each conflict: the table may have changed
+        def act() -> None:  # called again after each conflict, because the table may have changed
             nonlocal held
             fitting = _fitting(rows, target, table, evolves=schema)
             found = _detail(rows, table)["properties"].get(MERGED)
@@ -171,7 +177,7 @@ def _merged(
 
 
 def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> DataFrame:
-    """`rows` with the types and nested fields of `table`, as an append would write them."""
+    """`rows` with the types and nested fields of `table`, as an append would write the rows."""
     return rows.to(
         SchemaMatcher(target, evolves=evolves).schema(
             rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema
@@ -180,7 +186,8 @@ def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> Data
 
 
 def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRanges) -> None:
-    """Raise `TargetError` if the table contains an event of `rows` twice: an update would make both rows identical."""
+    """Raise `TargetError` if the table contains an event of `rows` twice, because an update would make both rows
+    identical."""
     events = [PARTITION, SEQUENCE_NUMBER]
     twice = (
         _events(rows, table, extents)
@@ -199,13 +206,13 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRan
 
 
 def _events(rows: DataFrame, table: str, extents: SequenceRanges) -> DataFrame:
-    """The table's events in `extents`, one row per row of the table."""
+    """The partition and sequence number of each row of the table that lies in `extents`."""
     return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
 
 
 def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
-    """The sequence ranges of `rows`. Raises `TargetError` for rows without an event and, with `one_row`, for events
-    with several rows."""
+    """The sequence ranges that contain the events of `rows`. Raises `TargetError` for rows without an event and, with
+    `one_row`, for events with several rows."""
     number = F.col(SEQUENCE_NUMBER)
     counted = F.count_distinct(number) if one_row else F.count(number)
     found = rows.groupBy(PARTITION).agg(F.min(number), F.max(number), F.count(F.lit(1)), counted).collect()
@@ -225,10 +232,10 @@ def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWrite
 
 
 def _within(extents: SequenceRanges, prefix: str = "") -> Column:
-    """Condition for events in `extents`, by which Delta skips files (partitions and statistics)."""
+    """Condition for events in `extents`. It lets Delta skip files by partition and statistics."""
     partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
     ordered = sorted(extents, key=lambda partition: extents[partition].start)
-    size = -(-len(ordered) // _MOST_RANGES)
+    size = -(-len(ordered) // _MAX_RANGES)
     ranges = [
         partition.isin(group)
         & number.between(min(extents[p].start for p in group), max(extents[p].end for p in group) - 1)
@@ -241,15 +248,15 @@ def _table(rows: DataFrame, target: str) -> tuple[str, str]:
     """The table's name in SQL, and its location. Creates the table if it does not exist."""
     spark, path = rows.sparkSession, is_path(target)
     jvm: Any = getattr(spark, "_jvm", None)
-    # In SQL, Delta needs absolute paths; a Spark Connect server resolves its own.
+    # In SQL, Delta needs absolute paths. A Spark Connect server resolves relative paths itself.
     whole = jvm.java.io.File(target).getAbsolutePath() if path and jvm is not None and is_relative(target) else target
     name = f"delta.`{whole}`" if path else target
     empty = rows.limit(0).write.format("delta").mode("ignore")
     try:
         if path:
             with commit_lock(spark, target):
-                _retry(lambda: empty.save(target))  # others may create it concurrently
-        else:  # the catalog lets only one create it
+                _retry(lambda: empty.save(target))  # other queries may create it concurrently
+        else:  # the catalog lets only one query create it
             _retry(lambda: empty.saveAsTable(target))
         detail = _detail(rows, name)
     except AnalysisException as error:
@@ -267,8 +274,8 @@ def _detail(rows: DataFrame, table: str) -> Row:
 
 
 def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
-    """The source of the target's events, of the `known` ones and those in its log; empty if unknown. Raises
-    `TargetError` if there are several."""
+    """The source of the target's events, from the `known` sources and those in the target's log; empty if unknown.
+    Raises `TargetError` if there are several sources."""
     sources = known - {_UNKNOWN}
     if has_transactions(rows):
         sources |= Target(rows, target, "", {}).sources()
@@ -279,11 +286,12 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
 
 def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
     """Mark the `target` (`table` in SQL) as merged, with the source in `sources`."""
-    # The identifiers come first: with the property they count as set.
+    # The identifiers are set first, because once the property is set they are assumed to be set.
     for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{source}" for source in sources)):
         _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
-    # Databricks' default isolation level accepts appends that a MERGE should have read.
+    # Databricks' default isolation level would accept a MERGE although concurrent appends added rows that it should
+    # have read.
     settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
     rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
 
@@ -291,7 +299,9 @@ def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolve
 def _note(rows: DataFrame, target: str, identifier: str, version: int, *, evolves: bool) -> None:
     """Set a transaction identifier of the `target`."""
     empty = rows.limit(0).write.format("delta").mode("append").option("mergeSchema", evolves)
-    empty = empty.options(txnAppId=identifier, txnVersion=version)  # Delta skips it if it is set
+    empty = empty.options(
+        txnAppId=identifier, txnVersion=version
+    )  # Delta skips the commit if the identifier is already set
     empty.save(target) if is_path(target) else empty.saveAsTable(target)
 
 
@@ -301,7 +311,7 @@ def _several(target: str, sources: list[str]) -> TargetError:
 
 
 def _retry(act: Callable[[], object]) -> None:
-    """Run `act`, again after each conflict with another commit."""
+    """Run `act`, and run it again after each conflict with another commit."""
     for attempt in range(1, _MAX_FAILED_COMMITS + 1):
         try:
             act()

@@ -1,11 +1,12 @@
-"""The transaction that writes a batch exactly once, as steps without Delta and Spark.
+"""The transaction that writes a batch exactly once, as steps that do not depend on Delta or Spark.
 
-No event is written twice: a transaction writes only the events that its version of the table lacks by its marks, and
-raises the marks in the same commit. Delta rejects a commit if a mark of its partitions was set after that version.
+No event is written twice: a transaction writes only the events that, according to the marks, its version of the table
+lacks, and raises the marks in the same commit. Delta rejects a commit if a mark of its partitions was set after that
+version.
 
 No event is lost: a mark is raised to the end of a range only if the range was read to its end. A range ends early only
-after its lease was lost, so `Confirm` checks the leases after the rows were read: a partition with a lost lease is left
-out, rows and mark, and its next owner reads it from a checkpoint before this batch.
+after its lease was lost, so `Confirm` checks the leases after the rows were read. For a partition whose lease was lost,
+neither the rows nor the mark are committed, and the next owner reads it from a checkpoint before this batch.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.marks import Marks, SequenceRanges, missing
 
-#: Rejected commits after which the batch fails. After a conflict over marks another writer has made progress, so a few
-#: writers of one range stay far below it; the rest is for changes of the table.
+#: Number of rejected commits after which the batch fails. After a conflict over marks, another writer has made
+#: progress, so a few writers of the same range stay far below this number; the rest is a reserve for changes of the
+#: table.
 MAX_FAILED_COMMITS = 10
 
 
 class Conflict(enum.Enum):
-    """Why a commit was rejected. Other appends, OPTIMIZE, VACUUM and deletions do not conflict with an append."""
+    """The reason why a commit was rejected. Other appends, OPTIMIZE, VACUUM and deletions do not conflict with an
+    append."""
 
     #: The next transaction writes the remaining events.
     MARKS = "another writer wrote events of the same partitions"
@@ -35,7 +38,7 @@ class Conflict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailedCommit:
-    """A commit that was, or may have been, rejected; `cause` is its error in one line."""
+    """A commit that was, or may have been, rejected. `cause` is the error on one line."""
 
     conflict: Conflict
     cause: str
@@ -44,28 +47,28 @@ class FailedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start a transaction on the newest version; the answer is its marks of `partitions`."""
+    """Start a transaction on the table's newest version. The answer is that version's marks of `partitions`."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write files with the rows of exactly these events, not visible yet. No answer."""
+    """Write files, not visible yet, with the rows of exactly these events. There is no answer."""
 
     events: SequenceRanges
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Check the leases after the rows were read; the answer is those of `partitions` that may be incomplete."""
+    """Check the leases after the rows were read. The answer is those `partitions` whose rows may be incomplete."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit the files and these `marks`. Answer: None, or the failure."""
+    """Commit the files and these `marks`. The answer is the failure; None if the commit succeeded."""
 
     marks: Marks
 
@@ -84,8 +87,8 @@ class Result:
 def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
     """The steps that write the `read` events exactly once. The caller carries out each step and sends its answer.
 
-    It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MAX_FAILED_COMMITS`
-    rejected commits.
+    The caller may abandon it at any step, because only `Commit` changes the target. Raises `TargetError` after
+    `MAX_FAILED_COMMITS` rejected commits.
     """
     wanted, lost, failures = dict(read), frozenset[str](), 0
     while wanted:
@@ -98,7 +101,8 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
         answer = yield Confirm(tuple(events))
         assert isinstance(answer, frozenset)
         if answer:
-            # The files contain their rows, so they are abandoned and the rest is written again.
+            # The files contain rows of these partitions, so the files are abandoned, and the remaining events are
+            # written again.
             lost |= answer
             wanted = {partition: range_ for partition, range_ in wanted.items() if partition not in answer}
             continue

@@ -1,7 +1,8 @@
 """Match rows to a Delta table's schema for MERGE. Pure.
 
-MERGE casts to the table's types: 21.75 into INT is 21. An append rejects that, and so does this module: columns and
-fields are matched by name in any case and order; missing ones are null; types must be equal, or NULL without a type.
+MERGE casts to the table's types: 21.75 becomes 21 in an INT column. An append rejects that, and so does this module.
+Columns and fields are matched by name, in any case and order; missing fields are null; types must be equal, except that
+NULL without a type fits every type.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from spark_ehbalance.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class SchemaMatcher:
-    """Matches rows to the table `target`. With `evolves` new columns and fields are added to its schema."""
+    """Matches rows to the table `target`. With `evolves`, new columns and fields are added to the table's schema."""
 
     target: str
     evolves: bool = False
 
     def schema(self, rows: StructType, table: StructType) -> StructType:
         """The schema of `rows` with the table's types and nested fields, for `DataFrame.to`. Columns that the rows lack
-        are left out, to get their defaults.
+        are left out, so that they get their defaults.
 
         Raises `TargetError` for a column that an append rejects.
         """
@@ -40,7 +41,7 @@ class SchemaMatcher:
             fields.append(StructField(field.name, type_))
         new = [field for field in rows if field.name.lower() not in known]
         if new and not self.evolves:
-            raise self._mismatch(path + new[0].name, "is in the frame and not in the table")
+            raise self._mismatch(path + new[0].name, "is in the frame but not in the table")
         return StructType([*fields, *(StructField(field.name, field.dataType) for field in new)])
 
     def _type(self, rows: DataType, table: DataType, path: str, in_collection: bool) -> DataType:

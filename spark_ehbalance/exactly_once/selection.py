@@ -1,4 +1,4 @@
-"""The filter for the rows of a batch to write, which Spark evaluates with the batch's other operations.
+"""The filter that selects the rows of a batch to write. Spark evaluates it together with the batch's other operations.
 
 Partitions of an event hub are numbered from 0, so the filter looks up bounds in arrays, at a cost that does not grow
 with the number of partitions.
@@ -15,19 +15,20 @@ from spark_ehbalance.exactly_once.marks import SequenceRanges
 
 PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
 
-#: Session settings with which Delta skips writes whose `txnVersion` the table contains: all commits but the first.
+#: Session settings that make Delta skip a write whose `txnVersion` the table already contains. With them, Delta would
+#: skip all commits except the first.
 _SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
 
 def foreign_row_error() -> TargetError:
-    """The error for a row whose event is not in the batch."""
-    problem = "A row has partition and sequence number of no event that its batch reads, or none"
+    """The error for a row whose event the batch does not read."""
+    problem = "A row has no partition and sequence number, or not those of an event that its batch reads"
     return TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
 
 
 def check_frame(df: DataFrame) -> None:
-    """Raise `TargetError` if `df` lacks the columns that identify an event or has other types, or if its session makes
-    Delta skip writes."""
+    """Raise `TargetError` if `df` lacks the columns that identify an event, if these have other types, or if the
+    session of `df` makes Delta skip writes."""
     for setting in _SKIPPING:
         if df.sparkSession.conf.get(setting, None) is not None:
             raise TargetError("EHB_SESSION_SKIPS_WRITES", setting=setting)
@@ -36,13 +37,13 @@ def check_frame(df: DataFrame) -> None:
         found = types.get(column.lower())
         if found != wanted:
             problem = f"its column {column} is {found}" if found else f"it has no column {column}"
-            allowed = f"{column} {wanted}, as it identifies an event"
+            allowed = f"{column} {wanted}, because it identifies an event"
             raise TargetError("EHB_TARGET_CALL_INVALID", function="The frame", problem=problem, allowed=allowed)
 
 
 def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> DataFrame:
-    """The rows of `df` that belong to `events`, a part of the `read` events. Its execution fails at a row of any other
-    event. Raises `TargetError` for a partition that is not a number."""
+    """The rows of `df` whose events are in `events`, a subset of `read`. Evaluating the result fails on a row whose
+    event is not in `read`. Raises `TargetError` for a partition that is not a number."""
     numbers = {partition: _number(partition) for partition in read}
     length = 1 + max(numbers.values())
 

@@ -1,4 +1,4 @@
-"""Support of a session's delta-spark for exactly-once transactions."""
+"""Checks whether a session's delta-spark supports exactly-once transactions."""
 
 from __future__ import annotations
 
@@ -37,24 +37,28 @@ _NEEDED = {
 
 
 def has_transactions(df: DataFrame) -> bool:
-    """Whether Delta's transactions can be used, with marks in the table's log. Otherwise MERGE is used, which is
-    public: Spark Connect has no access to the JVM, and other versions of Delta have other methods."""
+    """Whether Delta's transactions, with marks in the table's log, can be used. They cannot be used on Spark Connect,
+    which has no access to the JVM, nor with versions of Delta that have other methods. Then MERGE is used, because it
+    is public."""
     jvm: Any = getattr(df.sparkSession, "_jvm", None)
     return jvm is not None and _has_transactions(jvm)
 
 
-@functools.lru_cache(maxsize=1)  # a second in a process
+@functools.lru_cache(maxsize=1)  # cached, because it takes a second
 def _has_transactions(jvm: Any) -> bool:
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     try:
         for name, methods in _NEEDED.items():
             found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.delta.{name}", False, loader).getMethods()
             if missing := methods - {(method.getName(), method.getParameterCount()) for method in found}:
-                why = f"Delta {jvm.io.delta.package.VERSION()} has another {name}.{min(missing)[0]}"
+                why = f"Delta {jvm.io.delta.package.VERSION()} has a different {name}.{min(missing)[0]}"
                 break
         else:
             return True
-    except (Py4JError, TypeError) as error:  # py4j's errors for a missing class and a missing package
+    except (Py4JError, TypeError) as error:  # py4j raises these for a missing class and a missing package
         why = str(error).splitlines()[0]
-    _LOG.warning("write_once uses MERGE, which costs more, and so will all writers of its targets: %s", why)
+    _LOG.warning(
+        "write_once uses MERGE, which costs more, and from now on all writers of its targets will use MERGE too: %s",
+        why,
+    )
     return False

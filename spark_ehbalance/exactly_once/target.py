@@ -1,8 +1,9 @@
 """A Delta table as the target of transactions, in the driver's JVM through py4j.
 
-Rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so all features of tables (partitions,
+Rows are written by `WriteIntoDelta`, the class that Delta's own `df.write` uses, so all table features (partitions,
 column mapping, constraints, generated and identity columns, clustering, ...) and all writer options work. Only the
-transaction differs: it also sets the marks. These classes are not public, so `exactly_once.support` checks them.
+transaction differs, because it also sets the marks. These classes are not public, so `exactly_once.support` checks that
+they are as expected.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from spark_ehbalance.exactly_once.marks import Commit, Marks, SequenceRanges, Tr
 from spark_ehbalance.exactly_once.protocol import FailedCommit
 from spark_ehbalance.exactly_once.selection import select_rows
 
-#: Maximum number of commits to read one by one; above it, reading the marks through Delta is cheaper.
-_MOST_COMMITS = 100
+#: Maximum number of commits to read one by one. If there are more, reading the marks through Delta is cheaper.
+_MAX_COMMITS = 100
 
-#: The property of a target that was written without marks: `exactly_once.merging`.
+#: The table property of a target that was written without marks; see `exactly_once.merging`.
 MERGED = "ehbalance.writeOnce"
 
-#: A transaction identifier with the same meaning, which survives CREATE OR REPLACE TABLE and RESTORE. Followed by a
-#: slash and a source: the table contains merged events of that source.
+#: A transaction identifier with the same meaning, which survives CREATE OR REPLACE TABLE and RESTORE. If it is followed
+#: by a slash and a source, the table contains merged events of that source.
 MERGED_IDENTIFIER = "ehb-merged"
 
 #: Prefix of all marks' names.
 _MARK = "ehb/"
 
-#: Delta's limit for how long marks are kept, and its minimum in milliseconds: Event Hubs retains events for at most 90
-#: days, so an event cannot be read again after its mark is gone.
-_RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
+#: The Delta property for how long marks are kept, and its minimum value in milliseconds: Event Hubs retains events for
+#: at most 90 days, so an event cannot be read again after its mark was removed.
+_RETENTION, _MIN_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
 
-#: Stored for a mark's last event by a writer that moved the mark without knowing the event.
+#: Stored in place of a mark's last event by a writer that raised the mark without knowing that event.
 _NO_EVENT = 0
 
 
@@ -51,7 +52,7 @@ class EventOffsets(Protocol):
     last: Mapping[str, str]
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The offset of an event not before the batch; None if unknown."""
+        """The offset of an event that is not before the batch; None if unknown."""
 
 
 class MergedError(Exception):
@@ -64,7 +65,7 @@ def is_path(target: str) -> bool:
 
 
 def hub_identifier(source: str) -> str:
-    """The transaction identifier with the time of creation of the hub of `source`."""
+    """The transaction identifier under which the creation time of the hub of `source` is stored."""
     return f"ehb-created/{source}"
 
 
@@ -76,10 +77,10 @@ def check_name(target: str) -> None:
 
 
 class Target:
-    """Successive transactions on the Delta table `name`, which is created if it is a path without a table.
+    """Successive transactions on the Delta table `name`. If `name` is a path without a table, the table is created.
 
-    `source` is the name of the marks. The hub's time of creation (`created`, milliseconds since 1970) is stored to
-    detect a recreated hub; with `events`, also the last event before each mark, to detect a promotion.
+    `source` is the name of the marks. The hub's creation time (`created`, milliseconds since 1970) is stored to detect
+    a recreated hub. With `events`, the last event before each mark is stored too, to detect a promotion.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Target:
         created: int | None = None,
         events: EventOffsets | None = None,
     ) -> None:
-        """Raises `TargetError` if it is not a Delta table."""
+        """Raises `TargetError` if `name` is not a Delta table."""
         #: The marks known from earlier batches, if any.
         self.memory: TransactionCache | None = None
         self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
@@ -102,7 +103,7 @@ class Target:
         self._source = source
         self._created = created
         self._events = events
-        options = {"mergeSchema": "false", **options}  # else the session's autoMerge decides
+        options = {"mergeSchema": "false", **options}  # otherwise the session's autoMerge setting would apply
         self._options = self._delta.options(self._java.map(options), self._spark.sessionState().conf())
         self._log, self._catalog = self._find(df)
         self._transaction: Any = None
@@ -110,7 +111,7 @@ class Target:
 
     @property
     def location(self) -> str:
-        """The table's location, equal for all its names."""
+        """The table's location, which is the same for all names of the table."""
         return str(self._log.dataPath().toString())
 
     def check_own_sink(self, query: str, batch: int) -> None:
@@ -122,7 +123,8 @@ class Target:
         raise TargetError("EHB_TARGET_BATCH_EXISTS", target=self._name, batch=last.get())
 
     def sources(self) -> set[str]:
-        """The sources in the table, written with marks or by MERGE. Makes Delta compute the table's state."""
+        """The sources whose events the table contains, whether written with marks or by MERGE. Makes Delta compute the
+        table's state."""
         names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
         found = set()
         while names.hasNext():
@@ -161,13 +163,13 @@ class Target:
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
-        # Last, because MERGE relies on sequence numbers, which the checks above verify.
+        # Raised last, because MERGE relies on the sequence numbers, which the checks above verify.
         if metadata.configuration().contains(MERGED) or self.memory.identifiers[MERGED_IDENTIFIER] is not None:
             raise MergedError
         return found
 
     def write(self, df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> None:
-        """Write files with the rows of `df` that belong to `events`, a part of the `read` events."""
+        """Write files with the rows of `df` whose events are in `events`, a subset of `read`."""
         rows = select_rows(df, read, events)
         command = self._delta.write(
             self._log,
@@ -215,7 +217,7 @@ class Target:
                 if conflict is None:
                     raise
                 return FailedCommit(conflict, root_cause(error), error)
-        if version == self.memory.version + 1:  # else the next transaction reads the log
+        if version == self.memory.version + 1:  # otherwise the next transaction reads the log
             self.memory = self.memory.after([Commit(version, names)])
             if version == 0:  # the first commit sets the table's id
                 self.memory = replace(self.memory, table=str(self._transaction.metadata().id()))
@@ -230,7 +232,7 @@ class Target:
         return f"ehb-event/{self._source}/{partition}"
 
     def _check_events(self, marks: Marks) -> None:
-        """Raise `TargetError` if the hub has another event than the target before one of these marks."""
+        """Raise `TargetError` if, directly before one of these marks, the hub has a different event than the target."""
         assert self.memory is not None
         for partition, mark in marks.items():
             kept = self.memory.identifiers.get(self._event_identifier(partition))
@@ -247,11 +249,11 @@ class Target:
 
     @property
     def knows_hub(self) -> bool:
-        """Whether the table contains the hub's time of creation; after `begin`."""
+        """Whether the table contains the hub's creation time. Call `begin` first."""
         return self.memory is not None and self.memory.identifiers.get(self._hub_identifier) is not None
 
     def _find(self, df: DataFrame) -> tuple[Any, Any]:
-        """The table's log, and its entry in the catalog."""
+        """The table's Delta log, and its entry in the catalog."""
         if is_path(self._name):
             return self._delta.log.forTable(self._spark, self._java.path(self._name)), self._java.none
         if not df.sparkSession.catalog.tableExists(self._name):
@@ -269,14 +271,14 @@ class Target:
         if properties.contains(_RETENTION):
             text = properties.apply(_RETENTION)
             configs = self._delta.configs
-            if configs.getMilliSeconds(configs.parseCalendarInterval(text)) < _LEAST_RETENTION:
+            if configs.getMilliSeconds(configs.parseCalendarInterval(text)) < _MIN_RETENTION:
                 reason = f"{_RETENTION} is {text}, below the 90 days for which Event Hubs may retain an event"
                 raise TargetError("EHB_TARGET_UNSUPPORTED", target=self._name, reason=reason)
 
     def _caught_up(self, table: str, version: int) -> TransactionCache | None:
         """The cache as of `version`; None if it is unusable or too old."""
         memory = self.memory
-        if memory is None or memory.table != table or not 0 <= version - memory.version <= _MOST_COMMITS:
+        if memory is None or memory.table != table or not 0 <= version - memory.version <= _MAX_COMMITS:
             return None
         if version == memory.version:
             return memory

@@ -1,4 +1,4 @@
-"""Write a batch exactly once: connects the micro-batch, the protocol and the target."""
+"""Write a batch exactly once. This module connects the micro-batch, the protocol and the target."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LOG = logger(__name__)
 #: Delta's writer options for an append.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
 
-#: Known marks by target location and source, valid as of their table id and version, so queries in one process share
-#: them. Names are no key, because sessions resolve them differently.
+#: Known marks by target location and source. They are valid for a table id and version, so all queries in a process can
+#: share them. The key is not the target's name, because sessions resolve names differently.
 _memories: dict[tuple[str, str], TransactionCache] = {}
 
-#: The last written batch by the query's run, the target's location, and source.
+#: The number of the last written batch, by the query's run, the target's location and the source.
 _written: dict[tuple[str, str, str], int] = {}
 
 
 class Batch(Protocol):
-    """The used part of `MicroBatch`."""
+    """The part of `MicroBatch` that this module uses."""
 
     @property
     def read(self) -> SequenceRanges: ...
@@ -70,7 +70,7 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options as Delta's writer takes them. Raises `TargetError` for an unknown one."""
+    """The options as texts, which Delta's writer accepts. Raises `TargetError` for an unknown option."""
     if unknown := sorted(options.keys() - {*OPTIONS}):
         problem = f"there is no option {unknown[0]}"
         raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=", ".join(OPTIONS))
@@ -106,7 +106,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
         return
     if table.memory is not None:
         _memories[key] = table.memory
-    if done in _written:  # else the batch may be a replay
+    if done in _written:  # otherwise the batch may be a replay
         _warn_of_written_events(batch_id, batch.read, result)
     _written[done] = batch_id
     if result.lost:
@@ -131,7 +131,7 @@ def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:
 
 
 def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
-    """The answer to one step of the protocol."""
+    """Carry out one step of the protocol, and return the answer."""
     match step:
         case Begin(partitions):
             marks = target.begin(partitions)

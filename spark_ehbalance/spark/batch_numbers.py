@@ -1,8 +1,8 @@
-"""Sinks that skip batches by number: Spark's file sink, and Delta's own.
+"""Checks sinks that skip batches by number: Spark's file sink and Delta's own sink.
 
-With a new or restored checkpoint, Spark reuses batch numbers, and such a sink skips those batches silently. Spark
-notifies its listeners of a query's start before it reads the query's log, so the numbers are compared before anything
-is read. Only through py4j, in the driver's JVM.
+With a new or restored checkpoint, Spark reuses batch numbers, and such a sink silently skips batches with numbers that
+it already has. Spark notifies its listeners of a query's start before it reads the query's log, so the numbers are
+compared before anything is read. This works only through py4j, in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _LOG = logger(__name__)
 #: Prefixes of the two sinks' descriptions; a path and a bracket follow.
 _FILES, _DELTA = "FileSink[", "DeltaSink["
 
-#: A platform's own JVM may lack classes and methods; for py4j a missing class is a package.
+#: Errors for classes and methods that a platform's own JVM may lack; py4j takes a missing class for a package, which
+#: causes a TypeError.
 _NOT_THERE = (PySparkException, Py4JError, TypeError)
 
 
@@ -55,7 +56,7 @@ def _reads_ehbalance(query: Any) -> bool:
 
 
 def _last_batch(jvm: Any, session: Any, query: Any, sink: str) -> int | None:
-    """The number of the sink's last batch; None if it has none, or keeps no numbers."""
+    """The number of the sink's last batch; None if the sink has no batch, or does not record numbers."""
     if sink.startswith(_FILES):
         log = jvm.org.apache.hadoop.fs.Path(sink[len(_FILES) : -1], "_spark_metadata")
         files = log.getFileSystem(session.sessionState().newHadoopConf())

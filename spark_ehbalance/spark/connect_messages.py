@@ -22,15 +22,15 @@ _TO, _MESSAGE = "planner", "message"
 
 
 def send_by_server(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
-    """`control_socket.send` to the planner of `lineage`, on the machine of the driver of `spark`, where
-    `PlannerMessages` must be registered. Runs a job of one row. Raises Spark's errors."""
+    """Send a message to the planner of `lineage`, like `control_socket.send`, but on the machine of the driver of
+    `spark`. `PlannerMessages` must be registered there. Runs a job with one row. Raises Spark's errors."""
     reader = spark.read.format(PlannerMessages.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
     answer: Answer | None = json.loads(reader.load().collect()[0][0])
     return answer
 
 
 class PlannerMessages(DataSource):
-    """Forwards one message when it is read; its row is the answer."""
+    """A source that forwards one message when it is read; its only row is the answer."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +38,7 @@ class PlannerMessages(DataSource):
         return "ehbalance_planner"
 
     def schema(self) -> str:
-        """JSON; null if there is no such planner."""
+        """A column of JSON text, which is null if there is no such planner."""
         return "answer string"
 
     def reader(self, schema: StructType) -> _Reader:

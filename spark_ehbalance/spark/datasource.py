@@ -1,7 +1,7 @@
-"""The data source as Spark sees it: `format("ehbalance")` for streams and batches, to read and to write (`writer`).
+"""The data source as Spark sees it: `format("ehbalance")`, which reads and writes (`writer`) streams and batches.
 
-Spark uses each stream's reader in three places: in the driver it only creates it; in a *planner*, a Python process per
-query, it requests offsets and partitions; in the executors' Python workers it calls `read`, once per task.
+Spark uses each stream's reader in three places. In the driver, it only creates the reader. In a *planner*, a Python
+process per query, it requests offsets and partitions. In the executors' Python workers, it calls `read`, once per task.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
     @single_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `OptionError`. Spark garbles what `reader` and `streamReader` raise, so options are checked here."""
+        """Raises `OptionError`. Options are checked here, because Spark garbles errors that `reader` and `streamReader`
+        raise."""
         super().__init__(options)  # type: ignore[arg-type]
         check_options(options)
         table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
         if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
-            allowed = "an address or an absolute path; a relative path only if Spark's master is known to be local"
+            allowed = (
+                "an address or an absolute path; a relative path is allowed only if Spark's master is known to be local"
+            )
             raise OptionError("EHB_OPTION_INVALID", option="leaseTable", value=redacted(table), allowed=allowed)
 
     @classmethod
@@ -92,8 +95,8 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
     @single_line_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
-        """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
-        executors. Raises `OptionError`."""
+        """The reader of a `spark.readStream`. Spark calls this once for the planner, and again to pickle the reader for
+        the executors. Raises `OptionError`."""
         columns = _columns(schema)
         return StreamReader(stream_options(self.options), columns)
 
@@ -112,14 +115,15 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
 
 def _columns(schema: StructType) -> Columns:
-    """The columns of `.schema(...)`, or all. Raises `OptionError`."""
+    """The columns selected by `.schema(...)`, by default all columns. Raises `OptionError`."""
     return Columns.from_schema((column.name, column.dataType.simpleString()) for column in schema)
 
 
 @dataclass
 class Task(InputPartition):
-    """One task: ranges with their AMQP owner levels, the leases' owner (None without leases), and the planner for which
-    it calls `check_one_source`. `connection` has the batch's key: Spark pickles the reader only once per query."""
+    """A task: ranges with their AMQP owner levels, the leases' owner (None without leases), and the planner for which
+    the task calls `check_one_source`. `connection` contains the current key, because Spark pickles the reader only once
+    per query."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
@@ -149,10 +153,11 @@ class BatchReader(DataSourceReader):
 
     @single_line_errors()
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
+        """The tasks. Called once per read, in a Python process on the driver's machine. Raises the same errors as
+        `batch_ranges`."""
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
-        # Spark replaces an empty list by a task of its own.
+        # If the list were empty, Spark would replace it with a task of its own.
         connection = self._options.connection.with_current_key()
         return [Task(tuple((range_, level) for range_ in ranges), None, connection) for ranges in tasks or [()]]
 
@@ -163,8 +168,8 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Translates Spark's calls for the `Planner`, which the first call that needs it starts: Spark also creates readers
-    only to pickle them for the executors."""
+    """Translates Spark's calls for the `Planner`. The first call that needs the planner starts it, because Spark
+    creates some readers only to pickle them for the executors."""
 
     def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
         self._options, self._columns = options, columns
@@ -181,29 +186,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @single_line_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a query without a checkpoint, always the same. Called at every trigger until there is a batch,
-        also if batch 0 was logged and is replayed."""
+        """The start of a query without a checkpoint, which is always the same. Called at every trigger until there is a
+        batch, even if batch 0 was logged and is replayed."""
         self._owner = self._owner or mint_owner_id()
         group = group_name(self._options.lease_table)
         return StreamOffset(self._owner, group=group, lineage=self._lineage).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`. Spark 4.0 and 4.1 do not call this."""
+        """The option `maxEventsPerTrigger`, which Spark passes on to `latestOffset`. Spark 4.0 and 4.1 do not call
+        this."""
         limit = self._options.max_events_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Called once, before `latestOffset`, if the query has that trigger. Spark 4.0 and 4.1 do not call this and run
-        a single batch: the logged unfinished one, or else a new one."""
+        """Called once, before `latestOffset`, if the query has that trigger. Spark 4.0 and 4.1 do not call this, and
+        run a single batch: the unfinished batch in the log, or else a new one."""
         self._available_now = True
 
     @single_line_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or `start` itself if there is nothing to read.
 
-        Called once per trigger, and about every 10 ms while the query is idle. `start` is the end of the last batch:
-        Spark has written its commit before this call, so that it is finished here. Spark 4.0 and 4.1 give neither start
-        nor limit. Raises `EhBalanceError`.
+        Called once per trigger, and about every 10 ms while the query is idle. `start` is the end of the last batch,
+        which is finished, because Spark writes its commit before this call. Spark 4.0 and 4.1 pass neither start nor
+        limit. Raises `EhBalanceError`.
         """
         if start is not None:
             self._newest_batch = None
@@ -235,9 +241,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @single_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; also the first
-        call after a restart with a logged unfinished batch. A restarted query of Spark 4.0 and 4.1 begins with an empty
-        batch at the newest logged end. Raises `EhBalanceError`."""
+        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it. If the log
+        contains an unfinished batch, this is the first call after a restart. In Spark 4.0 and 4.1, a restarted query
+        begins with an empty batch at the newest logged end. Raises `EhBalanceError`."""
         if self._newest_batch is not None:
             self._newest_batch = self._newest_batch.after_partitions(start, end)
         if start == end and self._planner is None:
@@ -249,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan_tasks(to_read, self._options.min_partitions, cores)
         shared = self._options.lease_table is not None
         owner = planner.owner if shared else None
-        # Split ranges have no owner level: Event Hubs allows only one reader with it per partition.
+        # Split ranges have no owner level, because Event Hubs allows only one reader with an owner level per partition.
         split = self._options.min_partitions is not None
         connection = self._options.connection.with_current_key()
         made = [
@@ -261,17 +267,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for ranges in tasks
         ]
         if shared and planner.query is None:
-            # A query's first batch includes all sources, also those with nothing to read.
+            # A query's first batch includes all sources, even those with nothing to read.
             made = made or [Task((), owner, connection)]
             made[0].checks = planner.address
         return list(made)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it one batch late, and never for the last batch."""
+        """Do nothing, because Spark calls it one batch late, and never for the last batch."""
 
     def stop(self) -> None:
-        """Leave the group. Called once when the query ends, unless by SIGKILL; leases then expire."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark also sends it, which would interrupt this
+        """Leave the group. Called once when the query ends. After SIGKILL it is not called, and the leases expire."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark also sends SIGTERM, which would interrupt this
         if self._planner is not None:
             if self._newest_batch is not None and self._newest_batch.in_doubt:
                 self._planner.await_report()
@@ -280,10 +286,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._exporters.close()
             self._planner = None
             if isinstance(sys.exc_info()[1], SystemExit | EOFError | ConnectionError):
-                os._exit(0)  # Spark has closed the connection; its runner would print a traceback
+                os._exit(0)  # Spark has closed the connection, and its runner would print a traceback
 
     def _warn_of_backlog(self, left: int) -> None:
-        """Spark 4.0 and 4.1 end a query with `Trigger.AvailableNow` after one batch, and do not report the trigger."""
+        """Warn if events are left. Spark 4.0 and 4.1 end a query with `Trigger.AvailableNow` after one batch, and do
+        not report the trigger."""
         limit = self._options.max_events_per_trigger
         if limit is not None and left:
             _LOG.warning(
@@ -293,10 +300,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
 
     def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """Exit by `SystemExit`, so that Spark's runner calls `stop`.
+        """Exit with `SystemExit`, so that Spark's runner calls `stop`.
 
-        If the driver handles signals or a batch is in flight, a signal to all of a job's processes is left to the
-        driver: Spark's closing of the connection ends the planner too.
+        If the driver handles signals or a batch is in flight, this ignores the signal, which all of a job's processes
+        may have received. The driver decides; when Spark closes the connection, the planner ends too.
         """
         if self._planner is None or not (self._planner.attended or self._planner.in_batch):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -306,7 +313,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner, started by the first call."""
         if self._planner is None:
             signal.signal(signal.SIGTERM, self._exit_on_sigterm)
-            # Ctrl-C reaches all processes of a terminal; the driver decides when the query ends.
+            # Ctrl-C reaches all processes of a terminal, but the driver decides when the query ends.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
             # Spark requests an initial offset also if batch 0 was logged and is replayed.
@@ -321,7 +328,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the executors --------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task. Called once per attempt of the task, in an executor's Python worker, where this reader
-        has no planner. Raises what `read_range` raises."""
+        """The rows of a task. Called once per attempt of the task, in an executor's Python worker, where this reader
+        has no planner. Raises the same errors as `read_range`."""
         assert isinstance(partition, Task)
         return _read(self._options, self._columns, partition)

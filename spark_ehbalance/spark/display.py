@@ -25,7 +25,7 @@ class Display:
     """Writes to standard error. A context manager."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names` are the queries' names; the name of a single query is not shown."""
+        """`names` are the queries' names. If there is only one query, its name is not shown."""
         self._names = [plain(name) for name in names]
         console = Console(stderr=True)
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -51,7 +51,7 @@ class Display:
             _LOG.setLevel(self._before)
 
     def show(self, figures: Sequence[RunStatistics], *, last: bool = False) -> None:
-        """Show the queries' statistics; the `last` ones are logged without waiting for the interval."""
+        """Show the queries' statistics. With `last`, they are logged without waiting for the interval."""
         now = time.monotonic()
         if self._live:
             lines = [Text(self._named(figure.line(now), name), no_wrap=True, overflow="ellipsis")
@@ -66,7 +66,7 @@ class Display:
                 _LOG.info("%s", self._named(figure.line(now), self._names[number]))
 
     def show_message(self, text: str, name: str = "") -> None:
-        """Show an event, of the query with this name if given."""
+        """Show a message, which concerns the query `name` if that is set."""
         text = self._named(text, plain(name)) if name else text
         if self._live:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)

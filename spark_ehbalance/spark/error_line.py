@@ -1,7 +1,7 @@
-"""Show this package's errors in Spark as one line, instead of a worker's traceback of forty.
+"""Shows this package's errors in Spark as one line instead of a worker's traceback of forty lines.
 
-Spark's Python workers send the text of a traceback to the JVM, which puts its error class before it and its SQLSTATE
-after it. `single_line_errors` makes a worker send only the error's line.
+Spark's Python workers send the text of a traceback to the JVM, which adds its own error class in front and its SQLSTATE
+at the end. `single_line_errors` makes a worker send only the error's line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _LOG = logger(__name__)
 
 @contextlib.contextmanager
 def single_line_errors() -> Iterator[None]:
-    """Show an `EhBalanceError` in Spark as one line, and log its traceback at DEBUG. Other errors keep theirs."""
+    """Show an `EhBalanceError` in Spark as one line, and log its traceback at DEBUG. Other errors keep their
+    traceback."""
     try:
         yield
     except EhBalanceError as error:
@@ -36,7 +37,8 @@ def line(error: EhBalanceError) -> str:
 
 
 def _in_worker() -> bool:
-    """Whether this process is a Python worker of Spark, which ends with its first error, and not a user's program."""
+    """Whether this process is one of Spark's Python workers, which end with their first error, rather than a user's
+    program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
@@ -44,7 +46,7 @@ def _in_worker() -> bool:
 def _replace_next_error(text: str) -> None:
     """Make Spark's `handle_worker_exception` send `text` as the next and last error of this process.
 
-    Spark 4.0 to 4.3 send it by `write_with_length`; a version that does not still sends the traceback.
+    Spark 4.0 to 4.3 send the text with `write_with_length`. A version that does not do so still sends the traceback.
     """
     util: Any = importlib.import_module("pyspark.util")
     send = getattr(util, "write_with_length", None)

@@ -23,11 +23,13 @@ _LOG = logger(__name__)
 
 
 class BatchEndListener(StreamingQueryListener):
-    """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
-    warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
+    """Reports the end of each batch to the planners of the query's `ehbalance` sources, and whether two of these
+    sources share a lease table. Warns about sinks that lose rows if several queries share a hub. Ends a query whose
+    sink already has later batches than its checkpoint."""
 
     def __init__(self, spark: Any = None) -> None:
-        """`spark` is the queries' session, with a JVM; None: batch numbers and cores are not read."""
+        """`spark` is the queries' session. If it is None or has no JVM, batch numbers and the number of cores are not
+        read."""
         super().__init__()
         self._jvm: Any = spark and spark._jvm
         self._session: Any = spark and spark._jsparkSession
@@ -56,7 +58,8 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
     def _cores(self) -> int | None:
-        """Number of concurrent tasks; the number of executors may change."""
+        """Number of tasks that can run concurrently. It is read for each batch, because the number of executors may
+        change."""
         if self._session is None:
             return None
         cores: int = self._session.sparkContext().defaultParallelism()
@@ -64,12 +67,12 @@ class BatchEndListener(StreamingQueryListener):
 
 
 def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:
-    """The warning for a query that has a lease table and writes with Spark's file sink; None for others."""
+    """A warning if the query has a lease table and writes with Spark's file sink; otherwise None."""
     sink = progress["sink"]["description"]
     if not sink.startswith("FileSink[") or not any(end.group for end in ends):
         return None
     return (
-        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: queries that "
-        "write into one folder skip each other's batch numbers, and rows are lost; write Delta, or use one folder per "
-        "query"
+        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
+        "queries write to the same folder, each skips the batch numbers of the others, and rows are lost; write Delta, "
+        "or use a folder per query"
     )

@@ -1,4 +1,4 @@
-"""Messages to the planners of a query, found by its progress reports."""
+"""Messages to a query's planners, which are found through the query's progress reports."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def end_offsets(progress: dict[str, Any]) -> Iterator[StreamOffset]:
     """The end offset of each `ehbalance` source in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
-        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # another source
+        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # the offset of another source
             yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)
 
 
 def report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
 ) -> Answer | None:
-    """Report to its planner that the sink has finished the batch ending at `end`; return the answer, or None.
+    """Report to the planner of `end` that the sink has finished the batch that ends there. Returns the planner's
+    answer; None if there is none.
 
-    `driver` is the process id of the JVM on the planner's machine; a planner elsewhere is reached through the session
-    `remote`. `more` is as for `Planner.handle`."""
+    `driver` is the process id of the JVM on the planner's machine. A planner on another machine is reached through the
+    session `remote`. `more` are further fields of the message; see `Planner.handle`."""
     message = {"finished": end.to_json(), **more}
     answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:
@@ -53,21 +54,21 @@ def report_end(
 
 
 def request_from_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
-    """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
+    """The answers of the query's planners on this machine to a `question`; see `Planner.handle`."""
     _, driver = find_driver(query)
     answers = [send(PlannerAddress(end.lineage, driver), question) for end in end_offsets(json.loads(progress.json))]
     return [answer for answer in answers if isinstance(answer, dict)]
 
 
 def find_driver(query: StreamingQuery) -> tuple[SparkSession | None, int]:
-    """The session through which planners on another machine are reached, or None; and the driver's process id, 0 if
-    unknown."""
+    """The session through which planners on another machine are reached (None if they are on this machine), and the
+    driver's process id (0 if unknown)."""
     session = remote(getattr(query, "_session", None))
     return session, 0 if session is not None else driver_of_this_process()
 
 
 def driver_of_this_process() -> int:
-    from pyspark import SparkContext  # a client of Spark Connect has none
+    from pyspark import SparkContext  # a Spark Connect client has no SparkContext
 
     return process_id(SparkContext._jvm)
 

@@ -1,4 +1,4 @@
-"""Make the format known to a Spark session, and add the listener."""
+"""Register the format with a Spark session, and add the listener."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from spark_ehbalance.spark.listener import BatchEndListener
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 
-#: Valid options, with which the format can be looked up without reading.
+#: Valid options, with which Spark can look up the format without reading.
 _LOOK_UP = {"fullyQualifiedNamespace": "namespace.servicebus.windows.net", "eventHubName": "hub"}
 
-#: The listener of each session: a second one is not needed if a notebook's cell runs again.
+#: The listener of each session, so that running a notebook's cell again does not add a second one.
 _listeners = weakref.WeakKeyDictionary[SparkSession, BatchEndListener]()
 
 
 def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and add a listener for its queries.
 
-    Registration is needed if the package came by `--py-files`, `--archives` or `addArtifacts`. The listener reports
-    each batch's end to the query's planner; without it, and with Spark Connect, checkpoints and handovers wait for the
-    next trigger. It also ends a query whose sink has later batches than its checkpoint.
+    Registration is needed if the package was added with `--py-files`, `--archives` or `addArtifacts`. The listener
+    reports each batch's end to the query's planner; without it, and with Spark Connect, checkpoints and handovers wait
+    for the next trigger. The listener also ends a query whose sink has later batches than its checkpoint.
 
-    Raises `EhBalanceError` if the driver's Python, with Spark Connect the server's, cannot import the package.
+    Raises `EhBalanceError` if the driver's Python (with Spark Connect: the server's) cannot import the package.
     """
     _register_format(spark)
     if remote(spark) is None:
@@ -39,15 +39,17 @@ def register(spark: SparkSession) -> None:
 
 
 def _register_format(spark: SparkSession) -> None:
-    """Register the format unless Spark knows it, because Spark warns of a second registration.
+    """Register the format unless Spark already knows it, because Spark warns about a second registration.
 
     Raises `EhBalanceError` if the Python that Spark starts on the driver's machine cannot use it.
     """
     error = _use(spark)
     if error is None:
         return
-    with contextlib.suppress(*SPARK_ERRORS):  # found by Spark, but unusable
-        spark.dataSource.register(EhBalanceDataSource)  # again: the package may have been added since
+    with contextlib.suppress(*SPARK_ERRORS):  # Spark may find the format but be unable to use it
+        spark.dataSource.register(
+            EhBalanceDataSource
+        )  # register it again, because the package may have been added since
         error = _use(spark)
     if error is not None:
         python = _describe_python(spark)
@@ -55,7 +57,7 @@ def _register_format(spark: SparkSession) -> None:
 
 
 def _use(spark: SparkSession) -> Exception | None:
-    """Use the format in the driver's Python; return the error, or None."""
+    """Use the format in the driver's Python. Returns the error; None if it works."""
     try:
         _ = spark.read.format(EhBalanceDataSource.name()).options(**_LOOK_UP).load().schema
     except SPARK_ERRORS as error:
@@ -64,13 +66,13 @@ def _use(spark: SparkSession) -> Exception | None:
 
 
 def _describe_python(spark: Any) -> str:
-    """Which Python Spark starts, and how to make it this program's."""
+    """Describe which Python Spark starts, and how to make Spark start this program's Python."""
     export = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
     if remote(spark) is not None:
         return f"Spark's Python is the server's; for a server on this machine, before it starts: {export}"
     name = spark.sparkContext.pythonExec
     python = os.path.abspath(shutil.which(name, path=spark._jvm.System.getenv("PATH")) or name)
-    # Compare folders: the pythons of virtual environments are links to the same file.
+    # Compare folders, because the interpreters of virtual environments can be links to the same file.
     if os.path.dirname(python) == os.path.dirname(sys.executable):
         return f"Spark's Python is this program's, {python}"
     source = "set by PYSPARK_PYTHON"
@@ -81,7 +83,7 @@ def _describe_python(spark: Any) -> str:
 
 
 def _listen(spark: SparkSession) -> None:
-    """Add the session's listener, or add it again where a program may have removed it."""
+    """Add the session's listener, or add it again if a program may have removed it."""
     if spark in _listeners:
         spark.streams.removeListener(_listeners[spark])
     else:

@@ -16,10 +16,10 @@ _JAVA_SOURCE = re.compile(r"\S*PythonMicroBatchStream\S*")
 
 
 class RunStatistics:
-    """The statistics of one query since construction. No clock, no I/O."""
+    """The statistics of a query since this object was created. Uses neither a clock nor I/O."""
 
     def __init__(self, now: float) -> None:
-        """`now`, as elsewhere here, is a monotonic time in seconds."""
+        """`now` is a monotonic time in seconds, here and in the other methods."""
         self.events = 0
         self.batches = 0
         self._since = now
@@ -34,12 +34,12 @@ class RunStatistics:
 
     @property
     def newest_batch(self) -> int | None:
-        """The number of the last added batch; None before the first."""
+        """The number of the last added batch; None before the first one."""
         return self._newest
 
     def add(self, progress: dict[str, Any], now: float) -> None:
-        """Add a progress report. A batch counts once, and a report without a batch (it has the next number and the last
-        end) does not count."""
+        """Add a progress report. Each batch counts once. A report without a batch, which has the next number and the
+        last end, does not count."""
         self._reported = True
         no_batch = "addBatch" not in progress["durationMs"]
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
@@ -53,7 +53,7 @@ class RunStatistics:
         self._batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
 
     def update(self, status: str, planners: list[dict[str, Any]]) -> None:
-        """Set Spark's status message, and the planners' answers to `Planner.handle`."""
+        """Set Spark's status message and the answers of the planners (`Planner.handle`)."""
         self._status = status
         if planners:
             self._partitions = (
@@ -64,7 +64,7 @@ class RunStatistics:
             self._owners = [owner for planner in planners for owner in planner["owners"]]
 
     def line(self, now: float) -> str:
-        """State, rate and duration in less than 80 columns, unless numbers are huge."""
+        """State, rate and duration, in fewer than 80 columns unless numbers are huge."""
         while self._recent and self._recent[0][0] < now - _RATE_OVER:
             self._recent.popleft()
         if not self._reported:
@@ -73,7 +73,7 @@ class RunStatistics:
         return f"{self.state()} · {a_second:,.0f} events/s · last batch {self._batch_seconds:.1f} s"
 
     def state(self) -> str:
-        """The part of the line that changes only with an event."""
+        """The part of the line that changes only when something happens."""
         if not self._reported:
             return f"starting: {_JAVA_SOURCE.sub('the event hub', self._status) or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]

@@ -26,8 +26,8 @@ from spark_ehbalance.spark.stopping import hand_over
 #: Seconds between two updates of the display.
 _INTERVAL = 0.5
 
-#: Seconds for Spark to end a query whose batch is aborted (a function of `foreachBatch` may never return), and to call
-#: its listeners.
+#: Seconds that Spark gets to end a query whose batch was aborted (its `foreachBatch` function may never return) and to
+#: call its listeners.
 _GRACE = 2.0
 
 
@@ -43,7 +43,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     or if the JVM is lost.
     """
     if not queries:
-        problem = "it needs at least one query, as start() or toTable() returns it"
+        problem = "it needs at least one query, which start() or toTable() returns"
         raise EhBalanceError("EHB_CALL_INVALID", function="run", problem=problem)
     jvm = None if remote(getattr(queries[0], "_session", None)) is not None else _context()._jvm
     try:
@@ -64,7 +64,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
             number = signals.wait(_INTERVAL)
             failed = next((query for query in watched if query.has_failed()), None)
             if number is not None and stops:
-                display.show_message(f"{_name(number)} again: ending now; unfinished batches will be read again")
+                display.show_message(f"received {_name(number)}: ending now; unfinished batches will be read again")
                 _end_now(queries)
                 if jvm is not None:
                     atexit.register(_mute)
@@ -79,7 +79,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
                 thread.start()
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
-        # With Spark Connect, a message may wait for the batch's core.
+        # With Spark Connect, a message may have to wait until the batch frees its core.
         _end_now([query.query for query in watched if query.query.isActive])
         display.show([query.update() for query in watched], last=True)
         events = sum(query.statistics.events for query in watched)
@@ -89,7 +89,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
     if jvm is not None:
         _deliver_events()
     for query in watched:
-        # A stopped query whose `foreachBatch` does not return is inactive but never terminates.
+        # A stopped query whose `foreachBatch` function does not return is inactive but never terminates.
         if query.has_failed() or not stops:
             query.query.awaitTermination()  # raises the query's error
 
@@ -131,7 +131,7 @@ class _Watched:
         return not self.query.isActive and self.query.exception() is not None
 
     def stop(self, timeout: float, display: Display) -> None:
-        """Stop the query and show the result."""
+        """Stop the query, and show the result."""
         with contextlib.suppress(*SPARK_ERRORS):
             if hand_over(self.query, timeout):
                 display.show_message("the batch has ended, and all partitions are handed over", self.name)
@@ -143,7 +143,7 @@ class _Watched:
 
 
 def _end_now(queries: Sequence[StreamingQuery]) -> None:
-    """Abort the batches, without waiting for a function of `foreachBatch` that does not return."""
+    """Abort the batches, without waiting for `foreachBatch` functions that do not return."""
     threads = [threading.Thread(target=query.stop, daemon=True) for query in queries]
     for thread in threads:
         thread.start()
@@ -152,19 +152,20 @@ def _end_now(queries: Sequence[StreamingQuery]) -> None:
 
 
 def _deliver_events() -> None:
-    """Wait until listeners were notified of the queries' ends; otherwise the JVM prints forty lines at exit."""
+    """Wait until the listeners have been notified of the queries' ends; otherwise the JVM prints forty lines at
+    exit."""
     with contextlib.suppress(*SPARK_ERRORS):
         _context()._jsc.sc().listenerBus().waitUntilEmpty(round(_GRACE * 1000))
 
 
 def _mute() -> None:
-    """Suppress such lines for an aborted function of `foreachBatch` at exit."""
+    """Suppress the JVM's lines at exit about an aborted `foreachBatch` function."""
     with contextlib.suppress(*SPARK_ERRORS, OSError):
         _context().setLogLevel("OFF")
 
 
 def _context() -> Any:
-    from pyspark import SparkContext  # a client of Spark Connect has none
+    from pyspark import SparkContext  # a Spark Connect client has no SparkContext
 
     return SparkContext._active_spark_context
 

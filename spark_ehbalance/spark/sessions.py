@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.dependencies import Py4JError
 
-#: Spark's errors; py4j's for those that pyspark does not convert, such as an unknown format.
+#: Spark's errors, and py4j's errors, which pyspark does not always convert, for example for an unknown format.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 
@@ -19,12 +19,12 @@ def remote(spark: Any) -> SparkSession | None:
 
 
 def cause(error: Exception) -> str:
-    """The last line of a Python traceback in `error`, else the first line."""
+    """The last line of the Python traceback in `error`; if it contains none, the first line."""
     text = str(error).partition("\nJVM stacktrace")[0].partition("\n=== Streaming Query ===")[0]
     lines = [line.strip() for line in text.splitlines()]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         ours = [line for line in lines if line and not line.startswith(("SQLSTATE", "at ", "...", "Caused by: "))]
         return ours[-1].removeprefix(": ")  # py4j's prefix of a JVM exception
-    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
+    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is text of py4j itself
         return lines[1].removeprefix(": ")
     return lines[0]

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while `run` waits, whichever process of the driver they reach."""
+"""Receives SIGTERM and SIGINT while `run` waits, in whichever of the driver's processes they arrive."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from spark_ehbalance.spark.sessions import SPARK_ERRORS
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
-#: Start of the command line of a JVM that serves one program (spark-submit, pyspark, YARN). One that serves several, as
-#: in a notebook service, keeps its own handlers.
+#: Start of the command line of a JVM that serves a single program (spark-submit, pyspark, YARN). A JVM that serves
+#: several programs, as in a notebook service, keeps its own handlers.
 _SINGLE_PROGRAM = "org.apache.spark.deploy."
 
 
 class StopSignals:
-    """Signals of this process (entered in the main thread) and of its JVM.
+    """Receives signals of this process and of its JVM. `received` must be entered in the main thread.
 
-    Without it pyspark's SIGINT handler cancels the running batch, and SIGTERM shuts the JVM down in its middle.
-    Handlers only queue the signal, so they interrupt nothing.
+    Without it, pyspark's SIGINT handler would cancel the running batch, and SIGTERM would shut down the JVM in the
+    middle of the batch. These handlers only queue the signal, so they interrupt nothing.
     """
 
     def __init__(self, jvm: Any) -> None:
@@ -42,12 +42,13 @@ class StopSignals:
                     before = signal.signal(number, lambda number, _: self._received.put(("Python", number)))
                     handlers.callback(signal.signal, number, signal.SIG_DFL if before is None else before)
             if self._jvm is not None:
-                with contextlib.suppress(*SPARK_ERRORS):  # a platform may forbid it
+                with contextlib.suppress(*SPARK_ERRORS):  # a platform may forbid handlers in the JVM
                     self._receive_in_jvm(handlers)
             yield self
 
     def wait(self, seconds: float) -> int | None:
-        """The number of the next signal within `seconds`. A signal to both processes, such as Ctrl-C, counts once."""
+        """Wait for a signal, and return its number; None if none arrives within `seconds`. A signal to both processes,
+        such as Ctrl-C, counts once."""
         with contextlib.suppress(queue.Empty):
             process, number = self._received.get(timeout=seconds)
             self._counted[process] += 1

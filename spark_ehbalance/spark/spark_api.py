@@ -1,6 +1,6 @@
 """Classes of Spark's Python data source API that Spark 4.0 and 4.1 lack.
 
-Those versions pass neither a read limit nor `Trigger.AvailableNow` to a reader, and never use the stand-ins below.
+Those versions pass neither a read limit nor `Trigger.AvailableNow` to a reader, so they never use the stand-ins below.
 """
 
 from __future__ import annotations

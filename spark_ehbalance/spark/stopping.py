@@ -23,13 +23,13 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 def hand_over(query: StreamingQuery, timeout: float) -> bool:
     """Wait for at most `timeout` seconds until the running batch has ended and the partitions are released. Returns
-    whether they are; False if the query ended by itself."""
+    whether the partitions were released; False if the query ended by itself."""
     deadline = time.monotonic() + timeout
     spark, driver = find_driver(query)
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
-        # The planners' addresses are unknown before the first batch has ended, which Spark runs in any case. An answer
-        # is whether all partitions are released, or None if the planner has ended.
+        # The planners' addresses are unknown until the first batch has ended, and Spark runs that batch in any case. An
+        # answer is whether all partitions are released; None means that the planner has ended.
         ends = list(end_offsets(json.loads(progress.json))) if progress else None
         if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
             return True

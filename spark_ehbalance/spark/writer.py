@@ -1,6 +1,7 @@
-"""The writers as Spark sees them: `df.write` and `df.writeStream`. Spark pickles them to the executors' Python workers.
+"""The writers as Spark sees them: `df.write` and `df.writeStream`. Spark pickles them for the executors' Python
+workers.
 
-They write at least once: events of a task or batch that Spark runs again are in the hub twice.
+They write at least once: if Spark runs a task or batch again, its events can be in the hub twice.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ROWS = 10_000
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """Counts of one finished task."""
+    """Counts of a finished task."""
 
     sent: SendResult
 
@@ -46,8 +47,8 @@ class _Writing:
 
     @single_line_errors()
     def write(self, iterator: Iterator[Any]) -> TaskDone:
-        """Send the rows of one task. Called in an executor's Python worker, once per attempt of the task. Raises what
-        `WriteTask.write` raises."""
+        """Send the rows of a task. Called in an executor's Python worker, once per attempt of the task. Raises the same
+        errors as `WriteTask.write`."""
         set_up_logging()
         batches = iterator if takes_arrow(self) else _as_arrow(iterator, self.schema)
         return TaskDone(WriteTask(self.options, self.columns).write(batches))
@@ -70,14 +71,14 @@ class _Writing:
         """Log the events of finished tasks."""
         set_up_logging()
         _LOG.warning(
-            "%s has failed or was stopped: %d events of its finished tasks are in %s, and what the others had sent; "
-            "run again, they are there twice",
+            "%s has failed or was stopped: the %d events of its finished tasks, and those that other tasks had sent, "
+            "are in %s; if it runs again, they will be there twice",
             what, _sent(messages).events, self.options.connection.hub_name,
         )  # fmt: skip
 
 
 def _sent(messages: Sequence[Any]) -> SendResult:
-    """The counts of all finished tasks; failed ones have no message."""
+    """The counts of all finished tasks. Failed tasks have no message."""
     sent = SendResult()
     for message in messages:
         if isinstance(message, TaskDone):
@@ -93,7 +94,7 @@ class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSou
         self.finished(messages, "the write")
 
     def abort(self, messages: list[Any]) -> None:
-        """Called on the driver's machine when a task has finally failed."""
+        """Called on the driver's machine when a task has failed for the last time."""
         self.failed(messages, "the write")
 
 
@@ -105,12 +106,12 @@ class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", 
         self.finished(messages, f"batch {batchId}")
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Called on the driver's machine when a task of a micro-batch has finally failed."""
+        """Called on the driver's machine when a task of a micro-batch has failed for the last time."""
         self.failed(messages, f"batch {batchId}")
 
 
 def takes_arrow(writer: Any) -> bool:
-    """Whether Spark passes Arrow batches to this writer; Spark 4.0 passes rows in a stream."""
+    """Whether Spark passes Arrow batches to this writer; for streams, Spark 4.0 passes rows."""
     kinds = (getattr(datasource, name, None) for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter"))
     return isinstance(writer, tuple(kind for kind in kinds if kind is not None))
 
@@ -123,14 +124,14 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
-    """Also for the output modes complete and update, as Spark's Kafka sink: all rows of a batch are sent. Raises
-    `OptionError`."""
+    """The writer of a stream. As in Spark's Kafka sink, the output modes complete and update are allowed too: all rows
+    of a batch are sent. Raises `OptionError`."""
     return StreamWriter(options, _columns(options, schema), schema)
 
 
 def unsendable(frame: DataFrame, options: WriteOptions, sent: Sequence[str]) -> DataFrame:
-    """The rows of `frame` that would not be sent with these `options`, with a column `reason`; only the columns `sent`
-    make the event. Raises `OptionError`."""
+    """The rows of `frame` that cannot be sent with these `options`, with an additional column `reason`. Events are made
+    only from the columns `sent`. Raises `OptionError`."""
     ordered = frame.select(*sent, *(name for name in frame.columns if name not in sent))
     columns = _columns(options, ordered.select(*sent).schema)
 
@@ -164,7 +165,7 @@ def _batch(rows: list[Row], types: pa.Schema) -> pa.RecordBatch:
 
 
 def _plain(value: Any) -> Any:
-    """Value for Arrow, which represents maps as lists of pairs."""
+    """The value in the form that Arrow needs: maps as lists of pairs."""
     if isinstance(value, dict):
         return list(value.items())
     return [item.asDict() if isinstance(item, Row) else item for item in value] if isinstance(value, list) else value
