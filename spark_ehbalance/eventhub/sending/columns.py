@@ -146,7 +146,7 @@ def _invalid_column(column: str, problem: str, allowed: str) -> OptionError:
 
 def _unknown_column(column: StructField, roles: Iterable[str], *, kafka: bool) -> OptionError:
     names = {name.lower(): name for name in (_COLUMNS if kafka else _KAFKA_COLUMNS)}
-    name, problem = names.get(column.name.lower()), f"an event has no such field{did_you_mean(column.name, roles)}"
+    name, problem = names.get(column.name.lower()), f"events have no such field{did_you_mean(column.name, roles)}"
     if kafka and name == "body":
         problem = "kafkaColumns=true excludes it"
     elif not kafka and name in ("value", "key", "headers"):
