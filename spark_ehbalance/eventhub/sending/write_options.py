@@ -27,13 +27,13 @@ class WriteOptions:
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
     kafka_columns: bool = option_field(
-        False, flag, "take the [columns of Spark's Kafka sink](writing.md#columns): `value`, `key`, `headers`"
+        False, flag, "accept the [columns of Spark's Kafka sink](writing.md#columns): `value`, `key`, `headers`"
     )
     json_properties: bool = option_field(
         False,
         flag,
-        "the values of `properties` are JSON, as the source writes them with the same option: numbers, booleans and "
-        "binary are sent as such",
+        "the values of `properties` are JSON, as the source returns them with the same option, so numbers, booleans "
+        "and binary keep their types",
     )
     #: Skipping is opt-in: it loses rows.
     on_unsendable: str = option_field(
@@ -46,8 +46,8 @@ class WriteOptions:
     send_timeout: float = option_field(
         60.0,
         parse_duration,
-        "a task fails if the hub accepts no batch for this long in all attempts together, and resends one that has no "
-        "answer after half of it; time during which the hub answers that it is busy does not count",
+        "a task fails if the hub has accepted no batch for this long, over all attempts; time during which the hub is "
+        "busy does not count. A batch that is not acknowledged within half of this time is sent again",
     )
 
 
