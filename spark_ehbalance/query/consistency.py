@@ -63,6 +63,9 @@ def _stale_lease(known: StreamOffset, found: Snapshot) -> DataLossError | None:
             return _stale(f"position in partition {partition}", "known", "missing")
         if lease.epoch < epoch:
             return _stale(f"epoch of partition {partition}", epoch, lease.epoch)
+        # Each change of owner raises the epoch, unless a rolled-back table raises it again.
+        if lease.epoch == epoch > 0 and lease.owner not in (None, known.owner):
+            return _stale(f"owner of partition {partition} in epoch {epoch}", known.owner, lease.owner)
     return None
 
 

@@ -76,12 +76,18 @@ def stale(what: str, known: object, found: object) -> tuple[str, dict[str, objec
     return "EHB_LEASE_TABLE_STALE", {"what": what, "known": known, "found": found}
 
 
+def owned_by(owner: str) -> Snapshot:
+    found = table()
+    return replace(found, leases={**found.leases, "0": replace(found.leases["0"], owner=owner)})
+
+
 def without_position(found: Snapshot) -> Snapshot:
     return replace(found, leases={**found.leases, "1": replace(found.leases["1"], checkpoint=None)})
 
 
 CONTINUES: dict[str, tuple[StreamOffset, Snapshot | None, str | None]] = {
     "first start": (StreamOffset("me"), None, PLACE),
+    "the same epoch of this owner": (KNOWN, owned_by("me"), PLACE),
     "new checkpoint": (StreamOffset("me", group=group_name(PLACE)), table(), PLACE),
     "the table knows the last batch": (KNOWN, table(), PLACE),
     "killed before the table learned of the batch": (KNOWN, table(replace(RECORD, begun=5)), PLACE),
@@ -119,6 +125,9 @@ STOPS: dict[str, tuple[StreamOffset, Snapshot | None, str | None, tuple[str, dic
         KNOWN, without_position(table()), PLACE, stale("position in partition 1", "known", "missing")
     ),
     "a lower epoch": (KNOWN, table(p0=2, p1=2), PLACE, stale("epoch of partition 0", 3, 2)),
+    "the same epoch of another owner": (
+        KNOWN, owned_by("you"), PLACE, stale("owner of partition 0 in epoch 3", "me", "you")
+    ),
     "no record": (KNOWN, table(None), PLACE, stale("last batch of this query", 5, "missing")),
     "fewer batches": (KNOWN, table(replace(RECORD, begun=4)), PLACE, stale("last batch of this query", 5, 4)),
     "later batch": (
