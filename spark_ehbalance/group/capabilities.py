@@ -12,18 +12,17 @@ LONGEST_RETRY_WAIT = 1.0
 class Capabilities:
     """Capabilities of a backend; the defaults are a lease table's.
 
-    `members`: it keeps rows of members and queries, handovers, orders, loads and a history, and a row of each known
-    partition. `epochs`: it counts changes of owner, which fences former owners, and stalls. `atomic`: a write is one
-    request, all or nothing; else each changed lease and each checkpoint is a request of its own, and a checkpoint
-    renews no lease.
-    """
+    `members`: the backend keeps rows of members and queries, handovers, orders, loads and a history, and a row for each
+    known partition. `epochs`: it counts changes of owner, which fences former owners, and it counts stalls. `atomic`: a
+    write is one request, all or nothing. Without `atomic`, each changed lease and each checkpoint is a separate
+    request, and a checkpoint does not renew the lease."""
 
     members: bool = True
     epochs: bool = True
     atomic: bool = True
 
     def owner_level(self, epoch: int) -> int:
-        """The owner level of a lease's reader; without epochs the Azure SDKs'."""
+        """The owner level of a lease's reader; without epochs, the level 0 that the Azure SDKs use."""
         return epoch if self.epochs else 0
 
 

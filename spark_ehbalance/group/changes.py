@@ -1,8 +1,10 @@
-"""Members' changes of a group's state, and `apply`, which rejects invalid ones. Operators' orders are in `orders`.
+"""Transitions, by which members change a group's state, and `apply`, which rejects invalid ones. Operators' orders are
+in `orders`.
 
-Others may change the table between the author's read and its write. So each transition carries its evidence (an epoch,
-a counter that did not change), and `apply` checks it against the present state. No clock is read: that a lease expired
-or a deadline passed is the author's observation, valid until the lease is renewed.
+Other members may change the table between the author's read and its write. So each transition carries its evidence (an
+epoch, or a counter that did not change), and `apply` checks the evidence against the present state. `apply` reads no
+clock: the author observes that a lease expired or that a deadline passed, and the observation is valid until the lease
+is renewed.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.working_copy import WorkingCopy
 
-#: Stopped queries that are remembered: six weeks of hourly jobs with new checkpoints. Not a limit of time, by which one
-#: fast clock would delete all others.
-_MOST_QUERIES = 1000
+#: Maximum number of records kept of stopped queries, enough for six weeks of hourly jobs with new checkpoints. The
+#: limit is not a time, because one fast clock would then delete all other records.
+_MAX_QUERIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of applying transitions to `before`; `after` is the same object if nothing changed.
+    """The result of applying transitions to `before`; `after` is the same object as `before` if nothing changed.
 
-    `seconds` is the duration of the write, without the `lost_races` before it; None if nothing was written."""
+    `seconds` is the duration of the successful write, without the `lost_races` that preceded it; None if nothing was
+    written."""
 
     before: Snapshot
     after: Snapshot
@@ -45,9 +48,9 @@ class Outcome:
 
 
 def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
-    """Apply `transitions` in their order; of two that contradict each other the first valid one wins.
+    """Apply `transitions` in their order. If two contradict each other, the first valid one wins.
 
-    The new snapshot has the `version` of the old one: a store increments it when it writes the snapshot.
+    The new snapshot has the `version` of the old one, because the store increments it when it writes the snapshot.
     """
     state = WorkingCopy.from_snapshot(snapshot)
     accepted, refused = [], []
@@ -84,7 +87,7 @@ class Transition(ABC):
 class Join(Transition):
     """Become a member, or take over the membership of an earlier process with the same id, which is fenced.
 
-    `lineage`, `batch`, `begun` and `planner` are those of `QueryRecord`; a consumer has none.
+    `lineage`, `batch`, `begun` and `planner` are the fields of `QueryRecord`; a consumer has no record.
     """
 
     host: str = ""
@@ -103,7 +106,7 @@ class Join(Transition):
         return f"{self.by.id} has joined already" if joined and known else None
 
     def carry_out(self, state: WorkingCopy) -> None:
-        self._part_from_namesake(state)
+        self._end_tenures_of_namesake(state)
         self._record(state)
         state.members[self.by.id] = Member(
             id=self.by.id,
@@ -117,8 +120,8 @@ class Join(Transition):
             lease_duration_ms=self.lease_duration_ms,
         )
 
-    def _part_from_namesake(self, state: WorkingCopy) -> None:
-        """Restart the tenure of leases that another query of the same name owned."""
+    def _end_tenures_of_namesake(self, state: WorkingCopy) -> None:
+        """Restart the tenure of leases that another query with the same name owned."""
         before = state.queries.get(self.lineage)
         if not self.lineage or (before is not None and before.owner == self.by.id):
             return
@@ -146,15 +149,15 @@ class Join(Transition):
         )
         others = [query for query in state.queries.all().values() if query.lineage != self.lineage]
         stopped = sorted((query for query in others if query.owner not in state.members), key=lambda query: query.at_ms)
-        for query in stopped[: max(0, len(state.queries) - _MOST_QUERIES)]:
+        for query in stopped[: max(0, len(state.queries) - _MAX_QUERIES)]:
             del state.queries[query.lineage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Transition):
-    """Record the query's last `batch` that the sink finished and the last one `begun`, planned by the run `planner`.
+    """Record the query's last finished `batch` and its last `begun` batch, which the run `planner` planned.
 
-    Never committed alone."""
+    This transition is never committed alone."""
 
     lineage: str
     batch: int
@@ -205,9 +208,9 @@ class Heartbeat(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Transition):
-    """Set `member` to leaving: it gets no partitions and hands over its own; with `undo`, set it to active.
+    """Set `member` to leaving, so that it gets no partitions and hands over its own. With `undo`, set it to active.
 
-    The author is the member itself or an operator, who need not be a member. `why` is the operator's reason.
+    The author is the member itself, or an operator, which need not be a member. `why` is the operator's reason.
     """
 
     member: str
@@ -227,7 +230,8 @@ class Drain(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(Transition):
-    """End the membership. Release its leases first: others can claim the rest only after they expire."""
+    """End the membership. Release the member's leases first: other members can claim unreleased leases only after they
+    expire."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
@@ -283,7 +287,7 @@ class SetLeaseDuration(Transition):
 class AddPartitions(Transition):
     """Add leases for partitions of the hub that the table does not have yet.
 
-    Reading begins at `checkpoint`; if that is None, the first claim decides.
+    Reading begins at `checkpoint`; if it is None, the first claim sets the position.
     """
 
     partitions: tuple[str, ...]
@@ -302,11 +306,10 @@ class AddPartitions(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore(Transition):
-    """Set the position of a partition that has none; the first claim decides if `checkpoint` is None.
+    """Set the position of a partition that has none. If `checkpoint` is None, the first claim sets the position.
 
-    The author need not be a member; if the table is empty, the author's incarnation becomes its id. `why` is the
-    operator's reason.
-    """
+    The author need not be a member. If the table is empty, the author's incarnation becomes the table's id. `why` is
+    the operator's reason."""
 
     partition: str
     checkpoint: Position | None
@@ -326,8 +329,8 @@ class Restore(Transition):
 class RecordHub(Transition):
     """Record the creation time of the hub whose positions the table contains. The author need not be a member.
 
-    With `moved` it replaces another hub: the same commit sets all positions to the new hub's.
-    """
+    With `moved`, the hub may replace another one, because the same commit sets all positions to positions in the new
+    hub."""
 
     created_ms: int
     moved: bool = False
@@ -340,7 +343,7 @@ class RecordHub(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
-        if state.table.hub_created_ms not in (None, self.created_ms):  # the lags are of the other hub
+        if state.table.hub_created_ms not in (None, self.created_ms):  # the lags were measured at the other hub
             for partition in [*state.leases]:
                 state.leases[partition] = replace(state.leases[partition], lag=None)
         state.table = replace(state.table, hub_created_ms=self.created_ms)
@@ -370,8 +373,8 @@ class RecordLatest(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTransition(Transition):
-    """A change of one lease. `epoch` is the one that the author read; a later change of owner invalidates the
-    transition."""
+    """A change of one lease. `epoch` is the epoch that the author read; a change of owner after that read invalidates
+    the transition."""
 
     partition: str
     epoch: int
@@ -391,7 +394,8 @@ class LeaseTransition(Transition):
 
     @abstractmethod
     def invalid(self, lease: Lease) -> str | None:
-        """The reason why this is invalid for `lease`, apart from its epoch and author; None if it is valid."""
+        """The reason why this transition is invalid for `lease`, apart from the epoch and the author; None if it is
+        valid."""
 
     @abstractmethod
     def after(self, lease: Lease) -> Lease:
@@ -414,9 +418,9 @@ class LeaseTransition(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take(LeaseTransition):
-    """Become the owner of a lease. Without a checkpoint, reading begins at `starting_position`.
+    """Become the owner of a lease. If the lease has no checkpoint, reading begins at `starting_position`.
 
-    That was resolved with `latest` = `latest_ms`; None if it does not matter.
+    `latest_ms` is the meaning of `latest` with which that position was resolved; None if it is irrelevant.
     """
 
     starting_position: Position | None = None
@@ -438,14 +442,14 @@ class Take(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Take):
-    """Take a lease without an owner, an expired one, one of an earlier process of the author, or one whose handover to
-    the author is overdue. At its limit the author may claim only its own leases.
+    """Take a lease that has no owner, has expired, belongs to an earlier process of the author, or whose handover to
+    the author is overdue. At its limit, the author may claim only its own leases.
 
-    `owned_since_ms`: when an earlier process of the author got the lease. If a free lease still has this value, nobody
-    owned it since, and the author's tenure continues.
+    `owned_since_ms` is when an earlier process of the author got the lease. If an unowned lease still has this value,
+    nobody has owned it since, and the author's tenure continues.
 
-    `unchanged_counter`: the author read only this counter for the lease duration, so the lease expired.
-    `overdue_handover`: the deadline of this handover passed; the owner's renewals do not count.
+    Evidence: `unchanged_counter` is the only counter that the author read for the lease duration, so the lease expired.
+    `overdue_handover` is a handover whose deadline passed; the owner's renewals then do not count.
     """
 
     unchanged_counter: tuple[int, int] | None = None
@@ -479,8 +483,8 @@ class Claim(Take):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steal(Take):
-    """Take a live lease without a handover, as the Event Processor's strategies do. A foreign owner's lease may have no
-    checkpoint."""
+    """Take a live lease from its owner without a handover, as the Event Processor's strategies do. A lease whose owner
+    is not an `ehbalance` member may have no checkpoint."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         return (
@@ -509,7 +513,7 @@ class Renew(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defend(LeaseTransition):
-    """Renew a lease whose owner won the race for it: nobody challenges it for a while."""
+    """Renew a lease after its owner won the race for it, so that no member challenges it for a while."""
 
     def invalid(self, lease: Lease) -> str | None:
         pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
@@ -523,9 +527,9 @@ class Defend(LeaseTransition):
 class Checkpoint(LeaseTransition):
     """Record that the sink has finished all events up to `position`.
 
-    Also valid after the author released the lease, until another member claims it: a restarted query may find out late
-    that its last batch finished. The epoch proves it: only one member ever owns a lease in an epoch.
-    """
+    The transition is valid even after the author released the lease, until another member claims it, because a
+    restarted query may find out late that its last batch finished. The epoch is sufficient evidence, because only one
+    member ever owns a lease in an epoch."""
 
     position: Position
     load: Load | None = None
@@ -560,7 +564,7 @@ class Reset(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(LeaseTransition):
-    """Release a lease; its checkpoint stays."""
+    """Release a lease and keep its checkpoint."""
 
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
@@ -573,8 +577,8 @@ class Release(LeaseTransition):
 class Stall(Transition):
     """Release a lease whose partition has events but delivers none, on behalf of the owner `by.id`.
 
-    The author is a task: `epoch` and `since_ms` of its range fence it. The epoch rises, so the checkpoint of the
-    incompletely read range is rejected.
+    The author is a task, which is fenced by `epoch` and `since_ms` of its range. The epoch rises, so the checkpoint of
+    the incompletely read range will be rejected.
     """
 
     partition: str
@@ -585,7 +589,7 @@ class Stall(Transition):
         lease = state.leases.get(self.partition)
         if lease is None:
             return f"partition {self.partition} is unknown"
-        # Like a checkpoint, it is also valid after the owner released the lease.
+        # Like a checkpoint, a stall is valid even after the owner released the lease.
         if lease.owner in (self.by.id, None) and lease.still_owned(self.epoch, self.since_ms):
             return None
         return f"owned by {lease.owner} in epoch {lease.epoch}"
@@ -597,7 +601,7 @@ class Stall(Transition):
             owner=None,
             epoch=lease.epoch + 1,
             renewed_at_ms=self.at_ms,
-            owned_since_ms=0,  # the next owner has not owned it without a break, and does not run the batch again
+            owned_since_ms=0,  # ends the tenure, so that the next owner does not run the batch again
             handover=None,
             stalled=lease.stalled + 1,
         )
@@ -605,7 +609,7 @@ class Stall(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHandover(LeaseTransition):
-    """Request a handover to `to` within `timeout_ms`. The author checked the minimum tenure by its own clock."""
+    """Request a handover to `to` within `timeout_ms`. The author has checked the minimum tenure by its own clock."""
 
     to: str
     timeout_ms: int
@@ -648,7 +652,7 @@ class HandOver(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelHandover(LeaseTransition):
-    """Cancel a handover whose next owner left or should no longer get the lease."""
+    """Cancel a handover because its next owner has left or should no longer get the lease."""
 
     def invalid(self, lease: Lease) -> str | None:
         return None if lease.handover else "no handover is pending"
@@ -659,10 +663,10 @@ class CancelHandover(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransfer(LeaseTransition):
-    """Remove an operator's transfer: its minimum tenure ended or the destination left."""
+    """Remove an operator's transfer, because its minimum tenure has ended or its destination has left."""
 
     def invalid(self, lease: Lease) -> str | None:
-        return None if lease.pin and lease.pin.transfer else "no transfer is marked"
+        return None if lease.pin and lease.pin.transfer else "the partition has no transfer"
 
     def after(self, lease: Lease) -> Lease:
         return replace(lease, pin=None)

@@ -1,14 +1,14 @@
-"""Defaults that several layers need, in seconds. `query/options.py` declares the options that have them."""
+"""Defaults that several layers need, in seconds. `query/options.py` declares the options with these defaults."""
 
 from __future__ import annotations
 
 #: The shortest of the Azure SDKs' intervals (Go, JavaScript).
 BALANCE_INTERVAL = 10.0
 
-#: That of EventProcessorHost: three balance intervals, and three renewals fit into it.
+#: The same as EventProcessorHost's. It equals three balance intervals, and three renewals fit into it.
 LEASE_DURATION = 30.0
 
-#: The shortest of the Azure SDKs' (Go, JavaScript, Rust), with which all of them renew in time.
+#: The shortest of the Azure SDKs' lease durations (Go, JavaScript, Rust); the processors of all SDKs renew within it.
 PROCESSOR_LEASE_DURATION = 60.0
 
 #: One lease duration: waiting longer would be slower than a crash.

@@ -5,12 +5,11 @@ Commits of a group are sequential, and each member must be able to commit once w
     needed   = 3 × Σ commit time of the active members / STORE_SHARE
     in force = the leader's leaseDuration × 1.25^n, the first that is at least `needed`
 
-It is raised at once, and lowered after it was clearly too long for a minimum tenure.
+The leader raises the duration at once, and lowers it only after it was clearly too long for a minimum tenure.
 
-A member's row contains the duration by which the member renews (`Member.lease_duration_ms`), and others use only that
-to decide whether it expired. Thus an owner that has not read a shorter duration yet still has the longer one, and an
-owner uses a longer one only once its row contains it.
-"""
+A member's row contains the duration by which the member renews (`Member.lease_duration_ms`), and other members use only
+that value to decide whether the member expired. Thus the longer duration still applies to an owner that has not yet
+read a shorter one, and an owner uses a longer duration only once its row contains it."""
 
 from __future__ import annotations
 
@@ -23,27 +22,28 @@ from spark_ehbalance.group.snapshot import Snapshot
 #: The part of the store's sequential commits that all members together use, so that races stay rare.
 STORE_SHARE = 0.3
 
-#: Longer commits count as this many seconds: the process was suspended.
+#: Longer commits count as this many seconds, because the process was suspended.
 LONGEST_COMMIT = 1.0
 
-#: Durations are the leader's times a power of this, so that fluctuating measurements change nothing.
+#: Durations are the leader's option times a power of this, so that fluctuating measurements change nothing.
 _STEP = 1.25
 
 
 def renewal_interval(duration: float) -> float:
-    """A third of the lease duration: two renewals may be lost before the lease is."""
+    """A third of the lease duration, so that a lease survives two lost renewals."""
     return duration / 3
 
 
 def short_outage(duration: float) -> float:
     """The longest outage of the store, in seconds, after which no live member is declared dead.
 
-    A live member renewed at most a renewal interval before it, and retries within a fifth of the duration after it."""
+    A live member renewed at most a renewal interval before the outage, and retries within a fifth of the duration after
+    it."""
     return duration * 4 / 9
 
 
 def minimum_tenure(duration: float) -> float:
-    """Ten lease durations (5 minutes by default), after which moving averages do not reflect the last move."""
+    """Ten lease durations (5 minutes by default), after which moving averages no longer reflect the last move."""
     return 10 * duration
 
 
@@ -64,7 +64,7 @@ def raised(configured: float, seconds: float) -> float:
 
 
 def lowered(configured: float, seconds: float) -> float:
-    """The duration to lower to if `seconds` are needed, with a margin against raising it again soon."""
+    """The duration to lower to if `seconds` are needed, with a margin so that it is not raised again soon."""
     return raised(configured, _STEP * seconds)
 
 

@@ -1,10 +1,10 @@
-"""Expired leases and members, decided without comparing clocks of two machines.
+"""Detects expired leases and members without comparing the clocks of two machines.
 
 An observer records when, on its own monotonic clock, it first read each counter at its present value. A lease expires
-when its counter has not changed for the duration in its owner's row (`durations`). To shorten a cold start, a third is
-enough if the counter has not changed since the observer's first read and the stored time is older than lease duration +
-clock skew allowance. It is not zero, because after an outage of the table live owners need a third to renew.
-"""
+when its counter has not changed for the duration in its owner's row (`durations`). To shorten a cold start, a third of
+the duration is enough if the counter has not changed since the observer's first read and the stored time is older than
+lease duration + clock skew allowance. It cannot be zero, because live owners need that third to renew after an outage
+of the table."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from spark_ehbalance.group.snapshot import Snapshot
 
 _Row = TypeVar("_Row", Lease, Member)
 
-#: How far apart wall clocks may be, in seconds. Azure's tokens allow five minutes as well.
+#: Allowed difference between wall clocks, in seconds. Azure's tokens allow five minutes as well.
 CLOCK_SKEW_ALLOWANCE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A value that has not changed `since` that time, in seconds of the observer's monotonic clock."""
+    """The time `since` which a value has not changed, in seconds of the observer's monotonic clock."""
 
     since: float
-    #: Unchanged since the observer's first read: only then does its stored time count.
+    #: Unchanged since the observer's first read. Stored times count only for such values.
     cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """One observer's observations of a group's leases and members; in each mapping the oldest come first."""
+    """One observer's observations of a group's leases and members. In each mapping, the oldest come first."""
 
     #: By partition, for the lease's counter.
     leases: dict[str, Observation] = field(default_factory=dict)
@@ -71,33 +71,34 @@ class Observations:
         gone = last.members.keys() - snapshot.members.keys() if last else ()
         seen = Observation(now, cold=not self.begun)
         return Observations(
-            _noted(self.leases, seen, leases),
-            _noted(self.members, seen, members, gone),
-            _noted(self.epochs, seen, epochs),
-            _noted(self.handovers, seen, handovers, ended),
+            _with_changes(self.leases, seen, leases),
+            _with_changes(self.members, seen, members, gone),
+            _with_changes(self.epochs, seen, epochs),
+            _with_changes(self.handovers, seen, handovers, ended),
             begun=True,
             _last=snapshot,
         )
 
     def restarted(self) -> Observations:
-        """The observations after a break so long that earlier reads prove nothing."""
+        """Empty observations, for use after a break so long that earlier reads prove nothing."""
         return Observations(begun=self.begun)
 
 
 def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[tuple[str, _Row | None, _Row]]:
-    """The rows of `after` that are other objects than in `before`: key, row before (None: there was none) and row."""
+    """The rows of `after` that are not the same objects in `before`, as (key, earlier row or None, row)."""
     if before is after:
         return []
-    if list(before) == list(after):  # the usual case, in a tenth of the time
+    if list(before) == list(after):  # the usual case, which this branch handles in a tenth of the time
         rows = zip(after, before.values(), after.values(), strict=True)
         return list(compress(rows, map(is_not, before.values(), after.values())))
     return [(key, old, row) for key, row in after.items() if (old := before.get(key)) is not row]
 
 
-def _noted(
+def _with_changes(
     observed: dict[str, Observation], seen: Observation, changed: list[str], gone: Iterable[str] = ()
 ) -> dict[str, Observation]:
-    """`observed` with new observations `seen` of `changed` keys, without those that are `gone`."""
+    """`observed` with the new observation `seen` for each of the `changed` keys, and without the keys that are "
+    "`gone`."""
     if not changed and not gone:
         return observed
     noted = dict(observed)
@@ -116,7 +117,7 @@ def expired_leases(
     `wall_ms` the wall clock in milliseconds since 1970.
     """
     leases = snapshot.leases
-    # An owner that is no longer a member has the default duration.
+    # The default duration applies to an owner that is no longer a member.
     shortest = max(min(durations.shortest, durations.default), durations.needs)
     silent = _silent(
         observations.leases, leases, now, wall_ms, shortest, lambda p: durations.allowed_silence(leases[p].owner)
@@ -145,7 +146,7 @@ def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float
 def untenured_leases(observations: Observations, now: float, minimum: float) -> frozenset[str]:
     """The partitions whose owner changed within the last `minimum` seconds.
 
-    Those of the first read do not count, or a new member would get nothing for `minimum` seconds.
+    Partitions as of the first read do not count; otherwise, a new member would get nothing for `minimum` seconds.
     """
     untenured = []
     for partition, seen in reversed(observations.epochs.items()):
@@ -163,7 +164,7 @@ def _silent(
     shortest: float,
     duration: Callable[[str], float],
 ) -> list[str]:
-    """The keys of the `rows` that have not changed for their `duration`; `shortest` is the least of all."""
+    """The keys of the `rows` that have not changed for their `duration`; `shortest` is the shortest duration of all."""
     silent = []
     for key, seen in observed.items():
         passed = now - seen.since

@@ -25,10 +25,10 @@ from spark_ehbalance.group.snapshot import Snapshot
 class OwnershipChange:
     """One row of the history: `partition` changed from `owner_before` to `owner` (None: no owner) at `epoch`.
 
-    `event` is the class name of the transition, `at_ms` the wall clock of its author `by`, `sequence_number` that of
-    the checkpoint, and `why` the operator's order and reason. An order by itself changes no owner: `owner_before` and
-    `owner` are then the same. An operator's `Drain` names the member as both owners; `partition` and `epoch` are None.
-    """
+    `event` is the class name of the transition, `at_ms` the time by the wall clock of its author `by`,
+    `sequence_number` the checkpoint's, and `why` the operator's order and reason. An order by itself does not change
+    the owner, so `owner_before` and `owner` are then the same. An operator's `Drain` names the member as both owners;
+    its `partition` and `epoch` are None."""
 
     at_ms: int
     partition: str | None
@@ -79,7 +79,7 @@ def _order_text(transition: Transition) -> str | None:
 
 
 def _by_pin(before: Lease | None, after: Lease) -> str | None:
-    """The text of the pin behind a move."""
+    """The text of the pin that caused a move."""
     pin = before.pin if before and before.owner != after.owner else None
     return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Group:
     """One (namespace, event hub, consumer group), each in lower case: Event Hubs ignores case in all three.
 
-    The namespace has no port, because one namespace listens on several. Only on the loopback address it keeps its port,
+    The namespace has no port, because one namespace listens on several ports. Only a loopback address keeps its port,
     which distinguishes emulators.
     """
 
@@ -20,7 +20,7 @@ class Group:
 
     @classmethod
     def from_names(cls, namespace: str, hub: str, consumer_group: str) -> Group:
-        """The group of these names, in any case; the namespace with any port."""
+        """The group with these names, whatever their case and whatever the namespace's port."""
         host, _, port = namespace.lower().partition(":")
         is_emulator = port not in ("", "5671") and is_loopback(host)
         return cls(f"{host}:{port}" if is_emulator else host, hub.lower(), consumer_group.lower())
@@ -30,7 +30,7 @@ class Group:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine. A name is not resolved: another answer may change it a moment later."""
+    """Whether `host` is a loopback address. Names are not resolved, because the result could change at any time."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A partition's unread events at `at_ms` (ms since 1970): from sequence number `next`, the first that the sink has
-    not finished, to before `end`. `unread_since_ms` is when the event `next` was enqueued; None if there is none or it
-    is unknown."""
+    """A partition's unread events at `at_ms` (ms since 1970): the sequence numbers from `next`, the first event that
+    the sink has not finished, to `end` (exclusive). `unread_since_ms` is when the event `next` was enqueued; None if
+    there is no such event or the time is unknown."""
 
     next: int
     end: int
@@ -34,8 +34,8 @@ class Lag:
         return Lag(next, max(self.end, next), None, self.at_ms)
 
     def with_wait_from(self, other: Lag | None) -> Lag:
-        """The lag with the later `unread_since_ms` of this one and an earlier measurement: each is a lower bound. The
-        other does not count if the hub was recreated since."""
+        """This lag, with the later `unread_since_ms` of this and an `other`, earlier measurement, because each is a
+        lower bound. The other measurement does not count if the hub was recreated since."""
         if not self.events or other is None or other.unread_since_ms is None:
             return self
         if other.next != self.next or other.end > self.end:
@@ -45,7 +45,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """A query's lag in one partition; `seconds` as `Lag.seconds`."""
+    """A query's lag in one partition. For `seconds`, see `Lag.seconds`."""
 
     hub: str
     partition: str

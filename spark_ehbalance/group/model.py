@@ -3,8 +3,8 @@
 A *group* is one (namespace, event hub, consumer group). All values are immutable; nothing here reads a clock or does
 I/O.
 
-Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock, for people and for the wait of a cold
-start. They are never compared between machines to decide who is alive (see `expiry`).
+Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. They are shown to people, and shorten the
+wait of a cold start. They are never compared between machines to decide which members are alive (see `expiry`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from spark_ehbalance.group.position import Position
 class TableIdentity:
     """Identifies a lease table independently of its location.
 
-    `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is the
-    creation time of the event hub whose positions it contains; None if unknown. `latest_ms` is the time of the group's
-    first start by the hub's clock, the meaning of `latest` in partitions without a stored end; None before it.
+    `id` is created with the first partition, so a table that was emptied gets another id. `hub_created_ms` is the
+    creation time of the event hub whose positions the table contains; None if unknown. `latest_ms` is the time of the
+    group's first start by the hub's clock; in partitions without a stored end, `latest` means this time. It is None
+    before the first start.
     """
 
     id: str
@@ -33,10 +34,10 @@ class TableIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A pending handover of the lease to `to`.
+    """A pending handover of the lease to the member `to`.
 
-    `timeout_ms` is a duration: each member measures it on its own clock, from its first read of the request.
-    `requested_at_ms` distinguishes requests.
+    `timeout_ms` is a duration that each member measures on its own clock, from when it first read the request.
+    `requested_at_ms` only distinguishes requests.
     """
 
     to: str
@@ -70,8 +71,8 @@ class MemberLoad:
 class Pin:
     """An operator's order that the partition belongs to the member `to`, in force while that member is active.
 
-    `by` and `why` are for people. `transfer`: in force only until the minimum tenure after the move is over, so that no
-    strategy undoes the move at once; then a member removes it.
+    `by` and `why` are informational. If `transfer` is true, the order is in force only until the minimum tenure after
+    the move ends, so that no strategy undoes the move at once; a member then removes the pin.
     """
 
     to: str
@@ -84,11 +85,12 @@ class Pin:
 class Lease:
     """One partition's row.
 
-    `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner level, the
-    hub. `renewal` rises at every renewal. `checkpoint` is None until the first claim resolves the starting position.
-    `owned_since_ms` identifies a tenure: it stays the same when a restarted owner claims its lease again. `defences`
-    counts the races that an owner won for its own lease (strategy `race`). `sought` is the epoch of the last seek; 0:
-    none. `lag` is for people. `stalled` counts the stalls at this checkpoint, see `changes.Stall`.
+    `epoch` rises by one at every change of owner and never falls; it fences stale owners in the store and, as the AMQP
+    owner level, at the hub. `renewal` rises at every renewal. `checkpoint` is None until the first claim resolves the
+    starting position. `owned_since_ms` identifies a tenure: it stays the same when a restarted owner claims its lease
+    again. `defences` counts the races that an owner won for its own lease (strategy `race`). `sought` is the epoch of
+    the last seek, or 0 if there was none. `lag` is informational. `stalled` counts the stalls at this checkpoint; see
+    `changes.Stall`.
     """
 
     partition: str
@@ -108,22 +110,23 @@ class Lease:
 
     @property
     def current_lag(self) -> Lag | None:
-        """The last measured lag, from the checkpoint on; None if it was never measured."""
+        """The last measured lag, adjusted to the present checkpoint; None if it was never measured."""
         return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
 
     @property
     def counter(self) -> tuple[int, int]:
-        """Changes with every renewal; a lease whose counter does not change for the lease duration expires."""
+        """A value that changes with every renewal. A lease whose counter does not change for the lease duration "
+        "expires."""
         return self.epoch, self.renewal
 
     def still_owned(self, epoch: int, since_ms: int) -> bool:
-        """Whether the owner since `since_ms` still owns the lease that it began to read in `epoch`: a seek raises the
-        epoch too, but not the tenure."""
+        """Whether the owner since `since_ms` still owns the lease that it began to read in `epoch`. A seek raises the
+        epoch too, but does not end the tenure."""
         return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
         """The lease after a renewal by its owner."""
-        # Not `dataclasses.replace`, which takes three times as long, in the most frequent operation.
+        # Not `dataclasses.replace`, because it takes three times as long and this is the most frequent operation.
         return Lease(
             self.partition,
             self.owner,
@@ -142,14 +145,14 @@ class Lease:
         )
 
     def stalled_at(self, checkpoint: Position | None) -> int:
-        """`stalled` once the lease has this `checkpoint`: progress ends a stall."""
+        """The value of `stalled` after the lease gets this `checkpoint`: 0 after progress, which ends a stall."""
         known = self.checkpoint
         unmoved = known is not None and checkpoint is not None and known.sequence_number == checkpoint.sequence_number
         return self.stalled if unmoved else 0
 
 
 class MemberState(str, Enum):
-    """`LEAVING`: the member finishes its batch, hands over its partitions and gets no more."""
+    """A `LEAVING` member finishes its batch, hands over its partitions and gets no others."""
 
     ACTIVE = "active"
     LEAVING = "leaving"
@@ -159,15 +162,15 @@ class MemberState(str, Enum):
 class Member:
     """One running source's row.
 
-    `incarnation` identifies the process: of two with the same id the one that joined last is the member, and writes of
-    the other are rejected. `joined` orders members by age without comparing clocks. `max_owned` is the most partitions
-    it may own; None: no limit.
+    `incarnation` identifies the process: of two processes with the same id, the one that joined last is the member, and
+    the other's writes are rejected. `joined` orders members by age without comparing clocks. `max_owned` is the maximum
+    number of partitions that the member may own; None means no limit.
 
     `lease_duration_ms` is the time without a renewal after which others may take its leases. `commit_ms` is the
     duration of its commits, without lost races; None until measured.
 
-    For people: `asked_ms` is the time of Spark's last request for a batch, and `left_out` the owned partitions omitted
-    from it, with the reasons: see `omitted_partitions` in `query/batch_planning.py`.
+    Two fields are informational: `asked_ms` is the time of Spark's last request for a batch, and `left_out` maps the
+    owned partitions omitted from that batch to the reasons (see `omitted_partitions` in `query/batch_planning.py`).
     """
 
     id: str
@@ -188,7 +191,7 @@ class Member:
 
     @property
     def counter(self) -> tuple[str, int]:
-        """Changes with every heartbeat."""
+        """A value that changes with every heartbeat."""
         return self.incarnation, self.renewal
 
 
@@ -196,11 +199,10 @@ class Member:
 class QueryRecord:
     """One query's row: `lineage` identifies its Spark checkpoint.
 
-    `run` is the incarnation of the process that joined last; empty once it has left, so that `begun` is exact. `start`
-    counts the processes. As of the run's last commit, `batch` is the last batch that the sink finished, `begun` the
-    last one given to it, and `planner` the run that planned that one. The record outlives the query, so that a stale
-    checkpoint is detected.
-    """
+    `run` is the incarnation of the process that joined last; it is empty once that process has left, and `begun` is
+    then exact. `start` counts the processes. As of the run's last commit, `batch` is the last batch that the sink
+    finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. The record
+    outlives the query, so that a stale checkpoint is detected."""
 
     lineage: str
     run: str

@@ -15,7 +15,7 @@ from spark_ehbalance.group.working_copy import WorkingCopy
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Transition):
     """An order about one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
-    reason. A rejection names what is allowed."""
+    reason. The text of a rejection states what is allowed."""
 
     partition: str
     why: str = ""
@@ -24,7 +24,7 @@ class Order(Transition):
         lease = state.leases.get(self.partition)
         if lease is None:
             known = ", ".join(sorted(state.leases, key=partition_order)) or "none"
-            return f"partition {self.partition} is unknown: there are {known}"
+            return f"partition {self.partition} is unknown; known partitions: {known}"
         return self.invalid(lease, state)
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -32,7 +32,7 @@ class Order(Transition):
 
     @abstractmethod
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
-        """The reason why this is invalid for `lease`; None if it is valid."""
+        """The reason why this order is invalid for `lease`; None if it is valid."""
 
     @abstractmethod
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
@@ -41,8 +41,8 @@ class Order(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveTo(Order):
-    """Pin or transfer the partition to the member `to`: request a handover within `timeout_ms` if it has an owner, or
-    else leave it for `to` to claim."""
+    """Pin or transfer the partition to the member `to`: if the partition has an owner, request a handover within
+    `timeout_ms`; otherwise, leave it for `to` to claim."""
 
     to: str
     timeout_ms: int
@@ -59,7 +59,7 @@ class MoveTo(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinTo(MoveTo):
-    """Keep the partition with the member `to`, whatever the strategy decides, once `to` can take it."""
+    """Keep the partition with the member `to`, whatever the strategy decides, from when `to` has room for it."""
 
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:
@@ -80,11 +80,11 @@ class Transfer(MoveTo):
         pin = lease.pin
         if not state.is_active(self.to):
             active = ", ".join(id for id in sorted(state.members) if state.is_active(id))
-            return f"{self.to} is not an active member: active are {active or 'none'}"
+            return f"{self.to} is not an active member; active members: {active or 'none'}"
         if lease.owner == self.to:
             return f"partition {self.partition} is owned by {self.to} already"
         if pin is not None and not pin.transfer:
-            return f"partition {self.partition} is pinned to {pin.to}: remove that pin first, or change it"
+            return f"partition {self.partition} is pinned to {pin.to}, so remove that pin first, or change it"
         return state.full(self.to, self.partition)
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
@@ -99,7 +99,7 @@ class Unpin(Order):
         if lease.pin is not None:
             return None
         pinned = ", ".join(lease.partition for lease in state.leases.values() if lease.pin) or "none"
-        return f"partition {self.partition} is not pinned: pinned are {pinned}"
+        return f"partition {self.partition} is not pinned; pinned partitions: {pinned}"
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         return replace(lease, pin=None)
@@ -109,10 +109,9 @@ class Unpin(Order):
 class Seek(Order):
     """Continue at `position`, forward or back.
 
-    The epoch rises, so that late checkpoints of the last owner are rejected. With `force` the owner keeps the lease and
-    plans its next batch from `position` in the new epoch. A batch that it began before still ends, also after a restart
-    (`sought`). Without an owner no batch continues, because the tenure ends.
-    """
+    The epoch rises, so that late checkpoints of the last owner are rejected. With `force`, the owner keeps the lease
+    and plans its next batch from `position` in the new epoch; a batch that it began earlier still runs to its end, even
+    after a restart (`sought`). If the partition has no owner, no batch continues, because the tenure ends."""
 
     position: Position
     force: bool = False
@@ -120,7 +119,7 @@ class Seek(Order):
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if lease.owner is None or self.force:
             return None
-        return f"partition {self.partition} is owned by {lease.owner}: stop that query first, or use --force"
+        return f"partition {self.partition} is owned by {lease.owner}, so stop that query first, or use --force"
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         epoch = lease.epoch + 1

@@ -14,9 +14,9 @@ MemberStatus = tuple[str, str, MemberState]
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """`owned` maps each owner to its partitions, live or expired, in partition order; None maps to those without an
-    owner. `pending` maps partitions to their pending handovers, `pins` to operators' pins and transfers.
-    """
+    """`owned` maps each owner to its partitions, whether live or expired, in partition order; the key None maps to the
+    unowned partitions. `pending` maps partitions to their pending handovers, and `pins` maps them to operators' pins
+    and transfers."""
 
     owned: Mapping[str | None, tuple[str, ...]]
     pending: Mapping[str, Handover]

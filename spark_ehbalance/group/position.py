@@ -9,9 +9,9 @@ START_OFFSET = "-1"
 
 
 def names_event(offset: str | None) -> bool:
-    """Whether an offset identifies an event in all regions: a geo-replicated hub's offsets are not numeric.
+    """Whether an offset identifies an event in all regions, as the non-numeric offsets of geo-replicated hubs do.
 
-    A numeric offset is valid in one region; geo-replicated hubs refuse old ones.
+    A numeric offset is valid in only one region, and geo-replicated hubs reject old numeric offsets.
     """
     return offset is not None and not offset.removeprefix("-").isdecimal()
 
@@ -21,7 +21,7 @@ class Position:
     """The last finished event: reading continues at `next`.
 
     `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' opaque text for the same
-    event, if known: kept for other readers, and never parsed.
+    event, if known. It is kept for other readers and never parsed.
     """
 
     sequence_number: int

@@ -14,10 +14,10 @@ from spark_ehbalance.group.ownership import Ownership
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
-    `table` is None if no partition was ever added, and in stores that keep no identity. `lease_duration_ms` is the
-    duration that all members use; None: each uses its configured one. `queries` are by lineage.
-    """
+    """A group's state at `version` of its store. `leases` are keyed by partition, in partition order; `members` are
+    keyed by id, and `queries` by lineage. `table` is None if no partition was ever added, and in stores that keep no
+    identity. `lease_duration_ms` is the duration that all members use; if it is None, each member uses its configured
+    one."""
 
     group: Group
     version: int = 0
@@ -34,13 +34,13 @@ class Snapshot:
 
     @cached_property
     def leader(self) -> str | None:
-        """The active member that joined first, preferably a query; it does the group's housekeeping. There is no
-        election: every write is a compare-and-swap, so two members may act as leader."""
+        """The active member that joined first, preferably a query. The leader does the group's housekeeping. No
+        election is needed: every write is a compare-and-swap, so it is safe even if two members act as leader."""
         return oldest_active(self.members.values())
 
     @property
     def latest_ms(self) -> int | None:
-        """The meaning of `latest` for the whole group; None before its first start, and if the store keeps no
+        """The meaning of `latest` for the whole group; None before the group's first start, and if the store keeps no
         identity."""
         return self.table.latest_ms if self.table else None
 
@@ -59,6 +59,7 @@ class Snapshot:
 
 
 def oldest_active(members: Iterable[Member]) -> str | None:
-    """The id of the active one of `members` that joined first, consumers (without a strategy) after all queries."""
+    """The id of the active member that joined first, or None. Consumers (members without a strategy) come after all
+    queries."""
     active = [(not row.strategy, row.joined, row.id) for row in members if row.state is MemberState.ACTIVE]
     return min(active)[2] if active else None

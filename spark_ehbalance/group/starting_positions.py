@@ -1,9 +1,9 @@
 """The values of the options `startingPosition` and `endingPosition`.
 
-A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with its zone (the
-first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all others. There a
-position may also be `{"next": NUMBER, "offset": TEXT}`, the output of `ehbalance positions`.
-"""
+A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with its zone
+(meaning the first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all
+other partitions. In such an object, a position can also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions`
+prints it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class PartitionEnd(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: Numbers of 13 digits are milliseconds since 1970 (years 2001 to 2286); few partitions have that number of events.
+#: Numbers of 13 digits are rejected as ambiguous: they are probably milliseconds since 1970 (years 2001 to 2286),
+#: because few partitions have that many events.
 _MILLISECONDS = range(10**12, 10**13)
 
 
@@ -43,14 +44,14 @@ class AfterOffset:
 #: A position that the hub may have to resolve to a sequence number.
 UnresolvedPosition = PartitionEnd | int | datetime | Position | AfterOffset
 
-#: The key of `ehbalance positions` that identifies the event hub. Only commands check it.
+#: The key in the output of `ehbalance positions` that identifies the event hub. Only commands check it.
 HUB_KEY = "hub"
 
 _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
-#: Digits of a time beyond microseconds, which `datetime` ignores.
+#: Digits of a time that are finer than microseconds, which `datetime` ignores.
 _FINER = re.compile(r"(?<=[.,]\d{6})\d+")
 
 #: An invalid offset from UTC that `datetime` accepts.
@@ -58,19 +59,19 @@ _NO_OFFSET = re.compile(r".*[+-]\d\d:?[6-9]\d", re.DOTALL)
 
 
 class AmbiguousPositionError(ValueError):
-    """A position with two readings; the text contains the unambiguous form of each."""
+    """A position that can be understood in two ways. The text contains an unambiguous form of each."""
 
 
 @dataclass(frozen=True)
 class StartingPositions:
-    """A position for each partition: the one named for it, or else `others`."""
+    """A position for each partition: its position in `named`, or `others` if it has none there."""
 
     others: UnresolvedPosition | None
     named: Mapping[str, UnresolvedPosition] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> StartingPositions:
-        """The positions of an option's `text`. Raises `ValueError` with the allowed values."""
+        """Parse an option's `text`. Raises `ValueError`, whose message states the allowed values."""
         if not text.startswith("{"):
             return cls(position_of_json(text))
         try:
@@ -91,16 +92,16 @@ class StartingPositions:
             raise _invalid(missing[0], "it is missing", 'a position of this partition, or of all others as "*"')
 
     def check_ends(self, ends: Mapping[str, int]) -> None:
-        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
-        after the last events, of partitions in which reading begins."""
+        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` maps the partitions in
+        which reading begins to the sequence numbers after their last events."""
         for partition, end in ends.items():
             position = self.first_sequence_number(partition)
             if position is not None and position > end:
-                last = f"the last event is {end - 1}" if end else "there was no event yet"
-                raise _invalid(partition, f"it is {position}, and {last}", f"at most {end}, the next event")
+                last = f"the last event is {end - 1}" if end else "the partition has no event yet"
+                raise _invalid(partition, f"it is {position}, but {last}", f"at most {end}, the next event")
 
     def position(self, partition: str) -> UnresolvedPosition:
-        """The position for `partition`: its earliest event, if the partition was added after `check`."""
+        """The position for `partition`. A partition that was added after `check` begins at its earliest event."""
         position = self.named.get(partition, self.others)
         return PartitionEnd.EARLIEST if position is None else position
 
@@ -117,7 +118,7 @@ def _invalid(partition: str, problem: str, allowed: str) -> OptionError:
 
 
 def parse_position(text: str) -> UnresolvedPosition:
-    """The single position of `text`. Raises `ValueError` with the allowed values."""
+    """Parse `text` as a single position. Raises `ValueError`, whose message states the allowed values."""
     try:
         return position_of_json(json.loads(text) if text.startswith("{") else text)
     except AmbiguousPositionError:
@@ -127,7 +128,7 @@ def parse_position(text: str) -> UnresolvedPosition:
 
 
 def position_of_json(value: object) -> UnresolvedPosition:
-    """The position in a JSON `value`. Raises `ValueError` with the allowed values."""
+    """The position in a JSON `value`. Raises `ValueError`, whose message states the allowed values."""
     if isinstance(value, dict):
         return _described_position(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
@@ -150,7 +151,7 @@ def position_of_json(value: object) -> UnresolvedPosition:
             if _NO_OFFSET.fullmatch(text):
                 raise ValueError
             time = datetime.fromisoformat(exact[:-1] + "+00:00" if exact[-1:] in ("Z", "z") else exact)
-            # Events have times in milliseconds, and Azure's client truncates: it would begin with an earlier event.
+            # Round up to milliseconds, as events have: Azure's client truncates, so it would begin at an earlier event.
             time += timedelta(microseconds=1 if finer and finer[0].strip("0") else 0)
             time += timedelta(microseconds=-time.microsecond % 1000)
         except (ValueError, OverflowError):

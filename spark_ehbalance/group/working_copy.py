@@ -30,7 +30,7 @@ class Rows(MutableMapping[str, _Row]):
         return self._rows[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        # A third of the time of the inherited method, which runs twice for each transition.
+        # Takes a third of the inherited method's time; it runs twice for each transition.
         if key in self._set:
             return self._set[key]
         return default if key in self._deleted else self._rows.get(key, default)
@@ -93,7 +93,7 @@ class WorkingCopy:
         )
 
     def changed(self, snapshot: Snapshot) -> Snapshot:
-        """`snapshot` with these rows; `snapshot` itself if they are the same."""
+        """`snapshot` with these rows, or `snapshot` itself if nothing has changed."""
         same_table = (self.table, self.lease_duration_ms) == (snapshot.table, snapshot.lease_duration_ms)
         leases, members, queries = self.leases.changed(), self.members.changed(), self.queries.changed()
         if same_table and leases is None and members is None and queries is None:
@@ -130,16 +130,17 @@ class WorkingCopy:
 
     def unknown_member(self, id: str) -> str:
         """The rejection of a transition about the missing member `id`."""
-        return f"{id} is not a member: members are {', '.join(sorted(self.members)) or 'none'}"
+        return f"{id} is not a member; members: {', '.join(sorted(self.members)) or 'none'}"
 
     def full(self, id: str, partition: str) -> str | None:
-        """The reason why the member `id` may not also own `partition`; handovers pending to it count as its own."""
+        """The reason why the member `id` may not also own `partition`, or None. Handovers pending to the member count
+        as its own partitions."""
         limit = self.members[id].max_owned
         if limit is None:
             return None
         others = (lease for lease in self.leases.all().values() if lease.partition != partition)
         taken = sum(id in (lease.owner, lease.handover and lease.handover.to) for lease in others)
-        return f"{id} has {taken} partitions, and maxPartitionsOwned={limit}" if taken >= limit else None
+        return f"{id} has {taken} partitions, but maxPartitionsOwned={limit}" if taken >= limit else None
 
     def pinned_to_owner(self, lease: Lease) -> str | None:
         """The reason why others may not request or steal `lease`: an operator pinned it to its active owner."""

@@ -56,7 +56,11 @@ def pin(
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
     """Keep a partition with a member as long as it is live."""
-    if remove is (to is not None):
+    if remove and to is not None:
+        raise OptionError(
+            "EHB_OPTIONS_CONFLICT", options="--to and --remove", reason="pin requires exactly one of them"
+        )
+    if not remove and to is None:
         raise OptionError("EHB_OPTION_REQUIRED", option="--to or --remove", reason="pin requires exactly one of them")
     if to is None:
         _order(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
@@ -101,11 +105,15 @@ def seek(
     After a seek back, a Delta table written exactly once gets no event twice. With --all the table may contain
     positions of an earlier hub with this name.
     """
-    if [everything, partition is not None, positions is not None].count(True) != 1:
-        reason = "seek requires exactly one of them"
+    reason = "seek requires exactly one of them"
+    given = [everything, partition is not None, positions is not None].count(True)
+    if given > 1:
+        raise OptionError("EHB_OPTIONS_CONFLICT", options="PARTITION, --all and --positions", reason=reason)
+    if given == 0:
         raise OptionError("EHB_OPTION_REQUIRED", option="PARTITION, --all or --positions", reason=reason)
-    if (to is None) is (positions is None):
-        reason = "seek requires exactly one of them"
+    if to is not None and positions is not None:
+        raise OptionError("EHB_OPTIONS_CONFLICT", options="--to and --positions", reason=reason)
+    if to is None and positions is None:
         raise OptionError("EHB_OPTION_REQUIRED", option="--to or --positions", reason=reason)
     file = None if positions is None else PositionFile(positions)
     options = hub.options(lease_table, storage)

@@ -18,14 +18,14 @@ _TYPES = dict(column.split(" ") for column in SPARK_SCHEMA.split(", "))
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of a task's columns, in order; with `text_body` the body is a string."""
+    """The names of a task's columns, in order. With `text_body`, the body is a string."""
 
     names: tuple[str, ...] = tuple(_TYPES)
     text_body: bool = False
 
     @classmethod
     def from_schema(cls, schema: Iterable[tuple[str, str]]) -> Columns:
-        """The columns of a schema of names and types. Raises `OptionError` for an unknown column."""
+        """The columns of `schema`, given as pairs of name and type. Raises `OptionError` if a column is unknown."""
         names = []
         text_body = False
         for name, kind in schema:
@@ -38,7 +38,7 @@ class Columns:
             names.append(name)
         if not names or len(set(names)) < len(names):
             problem = f".schema() requests {', '.join(names) or 'no column'}"
-            column = names[-1] if names else "(none)"
+            column = next((name for name in names if names.count(name) > 1), "(none)")
             allowed = "each column once, and at least one"
             raise OptionError("EHB_COLUMN_INVALID", column=column, problem=problem, allowed=allowed)
         return cls(tuple(names), text_body)

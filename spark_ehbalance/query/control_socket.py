@@ -1,12 +1,13 @@
-"""The control socket, by which a query's driver reports a finished batch to the planner, or requests to leave.
+"""The control socket, through which a query's driver reports finished batches to the planner and requests to leave.
 
-Spark reports the end of a batch only with the next request, with a long trigger minutes later. So the planner, a
-process of its own, listens on a local socket named after its `PlannerAddress`. It is used by processes of the same user
-on the same machine: the listener of `spark_ehbalance.register`, `spark_ehbalance.stop`, and tasks. Without these
-messages, as on systems without Unix sockets, handovers wait for the next trigger.
+Spark reports the end of a batch only with its next request, which comes minutes later if the trigger interval is long.
+So the planner, which is a separate process, listens on a local socket whose name is derived from its `PlannerAddress`.
+The senders are processes of the same user on the same machine: the listener of `spark_ehbalance.register`,
+`spark_ehbalance.stop`, and tasks. Without these messages (for example, on systems without Unix sockets), handovers wait
+for the next trigger.
 
-Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object, or empty
-after an error.
+Wire format: the sender writes one JSON object and shuts down its side of the connection; the answer is `yes`, `no`, a
+JSON object, or empty after an error.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Bytes of the largest message: an offset with 2,000 partitions has 120 KB.
+#: Maximum size of a message in bytes; an offset with 2,000 partitions has 120 KB.
 MAX_MESSAGE_BYTES = 1 << 20
 
-#: Seconds for a message in total, also on a busy machine.
+#: Maximum time for one message in seconds, long enough even for a busy machine.
 _TIMEOUT = 2.0
 
 #: Maximum length of a socket's path: 107 bytes on Linux, 103 on macOS.
@@ -40,15 +41,15 @@ _MAX_PATH_BYTES = 103
 _NAME_LENGTH = 24
 
 
-#: The answer to a message: whether it is done, or an object.
+#: The answer to a message: whether the request was carried out, or an object.
 Answer = bool | dict[str, Any]
 
 Handle = Callable[[dict[str, Any]], Answer]
 
 
 class PlannerAddress(NamedTuple):
-    """Identifies a planner on its machine: the `lineage` of its offsets, and the process id of the driver's JVM, in
-    which no two queries run from copies of one checkpoint; 0 if the JVM is unknown."""
+    """Identifies a planner on its machine by the `lineage` of its offsets and by `jvm`, the process id of the driver's
+    JVM (0 if unknown). Two queries of one JVM never run from copies of the same checkpoint."""
 
     lineage: str
     jvm: int = 0
@@ -63,29 +64,30 @@ def socket_path(planner: PlannerAddress) -> Path:
 
 
 def send(planner: PlannerAddress, message: dict[str, Any]) -> Answer | None:
-    """Send `message` to the planner and return its answer; None if it does not exist on this machine, False if it does
-    not answer in time."""
+    """Send `message` to the planner and return its answer: False also if the planner does not answer in time, and None
+    if it does not exist on this machine or failed to handle the message."""
     try:
-        return _sent(_path(planner), message)
+        return _send_to_path(_path(planner), message)
     except OSError:
         return None
 
 
 def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
-    """Send `message` to the planner, then to the user's other planners on this machine. Returns whether one of the
-    others answers yes; False, without contacting them, if the planner does not exist on this machine."""
+    """Send `message` to the planner, then to the user's other planners on this machine until one of them answers yes.
+    Returns whether one did. If `send` to the first planner returns None, the others are not contacted."""
     if send(planner, message) is None:
         return False
     own = _path(planner)
     for path in own.parent.iterdir():
-        with contextlib.suppress(OSError):  # of a planner that was killed
-            if path != own and _sent(path, message) is True:
+        with contextlib.suppress(OSError):  # the planner was killed and left its socket
+            if path != own and _send_to_path(path, message) is True:
                 return True
     return False
 
 
 def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
-    """Send `question` to the planner and return its answer, an object; None without an answer in time.
+    """Send `question` to the planner and return the object that it answers. Returns None if the planner does not answer
+    in time, fails to handle the question, or answers with anything but an object.
 
     Raises `ConnectionError` if the planner does not exist on this machine.
     """
@@ -99,13 +101,13 @@ def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any]
 
 
 def _path(planner: PlannerAddress) -> Path:
-    """The planner's socket, or that of a planner with an unknown JVM."""
+    """The path of the planner's socket, or of the planner's address without its JVM if that socket does not exist."""
     path = socket_path(planner)
     return path if path.exists() else socket_path(planner._replace(jvm=0))
 
 
-def _sent(path: Path, message: dict[str, Any]) -> Answer | None:
-    """`send` to the socket at `path`. Raises `OSError` if no planner listens."""
+def _send_to_path(path: Path, message: dict[str, Any]) -> Answer | None:
+    """Like `send`, to the socket at `path`. Raises `OSError` if no planner listens there."""
     try:
         answer = _exchange(path, message)
     except (TimeoutError, BlockingIOError):
@@ -117,11 +119,11 @@ def _exchange(path: Path, message: dict[str, Any]) -> bytes:
     """The planner's answer. Raises `OSError`; `TimeoutError` and `BlockingIOError` if the planner is busy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        check_private(path.parent)  # its owner could read and answer messages
+        check_private(path.parent)  # the folder's owner could read and answer messages
         sender.connect(str(path))
         sender.sendall(json.dumps(message).encode())
         sender.shutdown(socket.SHUT_WR)
-        return _received(sender)
+        return _receive_all(sender)
 
 
 class PlannerControl:
@@ -133,7 +135,8 @@ class PlannerControl:
         self._socket: socket.socket | None = None
 
     def start(self, handle: Handle) -> None:
-        """Listen until closed, and answer each message by `handle`. Only warns if no socket can be opened."""
+        """Listen until closed, and answer each message with the result of `handle`. If the socket cannot be opened,
+        this only logs a warning."""
         if not hasattr(socket, "AF_UNIX"):
             return
         self._path = socket_path(self.planner)
@@ -153,7 +156,7 @@ class PlannerControl:
         threading.Thread(target=self._listen, args=(listener, handle), name="ehbalance-control", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening. May be called twice, and before `start`."""
+        """Stop listening. Can be called twice, and even before `start`."""
         self._closed.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -175,7 +178,7 @@ class PlannerControl:
     def _receive(self, sender: socket.socket, handle: Handle) -> None:
         with sender:
             try:
-                answer = handle(json.loads(_received(sender)))
+                answer = handle(json.loads(_receive_all(sender)))
                 text = json.dumps(answer) if isinstance(answer, dict) else "yes" if answer else "no"
                 sender.sendall(text.encode())
             except BaseException as error:  # any: the query continues
@@ -189,8 +192,8 @@ def _folder() -> Path:
     return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name
 
 
-def _received(sender: socket.socket) -> bytes:
-    """The whole message of `sender`. Raises `OSError` on timeout, `ValueError` if it is too long."""
+def _receive_all(sender: socket.socket) -> bytes:
+    """Receive the whole message from `sender`. Raises `OSError` on timeout, and `ValueError` if it is too long."""
     deadline, text = time.monotonic() + _TIMEOUT, bytearray()
     while len(text) <= MAX_MESSAGE_BYTES:
         sender.settimeout(max(0.001, deadline - time.monotonic()))
@@ -198,4 +201,4 @@ def _received(sender: socket.socket) -> bytes:
         if not part:
             return bytes(text)
         text += part
-    raise ValueError(f"it is longer than {MAX_MESSAGE_BYTES} bytes")
+    raise ValueError(f"the message is longer than {MAX_MESSAGE_BYTES} bytes")

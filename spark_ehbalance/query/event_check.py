@@ -1,7 +1,8 @@
-"""Whether a geo-replicated hub has the events at a query's positions: a promotion may have lost them. Pure.
+"""Checks that a geo-replicated hub still has the events at a query's positions, because a promotion may have lost them.
+Pure.
 
-Offsets are compared after every new connection and change of owner: a promotion ends all connections. Offsets that are
-numbers are not compared.
+The check compares offsets after every new connection and every change of owner, because a promotion ends all
+connections. Numeric offsets are not compared.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Epoch and connection under which a partition's event was found last.
+#: Partition → the epoch and the connection under which its event was last found.
 Verified = Mapping[str, tuple[int, float]]
 
 
@@ -30,7 +31,7 @@ def unverified_positions(
     connection: float,
     verified: Verified,
 ) -> dict[str, Position]:
-    """The positions whose events have to be looked for before reading continues there."""
+    """The positions whose events must be looked up before reading continues there."""
     return {
         partition: position
         for partition, position in positions.items()
@@ -41,7 +42,7 @@ def unverified_positions(
 
 
 def bounds(replay: Mapping[str, Range]) -> tuple[dict[str, Position], dict[str, Position]]:
-    """The positions at the starts and ends of ranges that name an event."""
+    """The positions at the starts and at the ends of the ranges, without positions whose offset names no event."""
     starts = {p: Position(range_.start - 1, range_.start_offset) for p, range_ in replay.items()}
     ends = {p: Position(range_.end - 1, range_.end_offset) for p, range_ in replay.items()}
     return _naming(starts), _naming(ends)
@@ -54,12 +55,12 @@ def _naming(positions: Mapping[str, Position]) -> dict[str, Position]:
 def known_events(
     positions: Mapping[str, Position], found: Mapping[str, bool], states: Mapping[str, PartitionState]
 ) -> dict[str, bool]:
-    """Whether the hub has the events before `positions`, if known: from its answer `found`, or False if newer `states`
-    exclude the event."""
+    """Partition → whether the hub has the event before its position, for the partitions for which this is known: either
+    `found` contains the hub's answer, or the newer `states` show that there is no event at the position."""
     known = dict(found)
     for partition in positions.keys() - found.keys():
         state, position = states.get(partition), positions[partition]
-        if state is None:  # unknown since the hub was promoted
+        if state is None:  # the hub was promoted, and its state has not been requested since
             continue
         if state.end < position.next or (state.end == position.next and state.last_offset != position.offset):
             known[partition] = False
@@ -79,8 +80,9 @@ def replayable(
     states: Mapping[str, PartitionState],
     sought: Callable[[str], bool],
 ) -> dict[str, Range]:
-    """`replay` without the partitions that were `sought` since and no longer have the events before their `bounds`: the
-    next batch reads them. Raises `DataLossError` if other partitions lack these events."""
+    """`replay` without the partitions that lost the events before their `bounds` but were `sought` since: the next
+    batch reads these from the new position. Raises `DataLossError` if a partition lost such an event and was not
+    sought."""
     gone = set[str]()
     for positions, answer in zip(bounds(replay), found, strict=True):
         known = known_events(positions, answer, states)
@@ -90,8 +92,8 @@ def replayable(
 
 
 def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[str, int]:
-    """The last events of the plan's ranges whose offsets have to be looked up, as they are not a partition's newest:
-    the next positions are compared with them."""
+    """Partition → the last event of its range, if the event's offset must be looked up because it is not the
+    partition's newest. Later checks compare positions with these offsets."""
     return {
         partition: range_.end - 1
         for partition, range_ in plan.ranges.items()
@@ -100,12 +102,12 @@ def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[
 
 
 def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offsets: Mapping[str, str]) -> BatchPlan:
-    """The plan with the `offsets` found for its `unnamed_ends`."""
+    """The plan with the `offsets` that were found for its `unnamed_ends`."""
     named = {p: offset for p, offset in offsets.items() if names_event(offset)}
     if missing := sorted(unnamed_ends(plan, states).keys() - named.keys(), key=partition_order):
         _LOG.warning(
-            "the offsets of the next batch's last events were not found, so a promotion of the event hub that loses "
-            "these events would not be detected partitions=%s",
+            "the offsets of the next batch's last events were not found, so if a promotion of the event hub loses these "
+            "events, the loss will not be detected: partitions=%s",
             ", ".join(missing),
         )
     ranges = {p: replace(range_, end_offset=named.get(p, range_.end_offset)) for p, range_ in plan.ranges.items()}

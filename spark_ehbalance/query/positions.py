@@ -1,4 +1,5 @@
-"""The next positions by partition, from lease tables, the Azure SDKs' containers and Spark's checkpoints. Pure."""
+"""Positions at which reading of each partition continues, from the contents of lease tables, containers and
+checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +20,20 @@ from spark_ehbalance.settings.secrets import redacted
 Logs = Sequence[Sequence[LoggedBatch]]
 
 
-#: Stands for the lease table of a query without one.
+#: Stands for the lease table of a query that has none.
 _NO_TABLE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The positions of `hub` in a source. `remarks` are sentences about those that are conservative."""
+    """The positions of `hub`, by partition. `remarks` are sentences about events that may be read twice."""
 
     hub: HubReference
     named: Mapping[str, Position | AfterOffset]
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """The positions for `--positions` and, but for the hub, for `startingPosition`."""
+        """The positions as JSON for `--positions`; also accepted by `startingPosition`, which ignores the hub."""
         hub = {"name": self.hub.name, "namespace": self.hub.namespace or None, "createdMs": self.hub.created_ms}
         entries: dict[str, object] = {HUB_KEY: {name: value for name, value in hub.items() if value is not None}}
         for partition in sorted(self.named, key=partition_order):
@@ -44,7 +45,7 @@ class Positions:
 
 
 def parse_hub(value: object) -> HubReference | None:
-    """The hub that `Positions.to_json` wrote. Raises `ValueError` with what is allowed."""
+    """Parse the hub that `Positions.to_json` wrote. Raises `ValueError`, whose message states the allowed form."""
     if value is None:
         return None
     name, namespace, created = (
@@ -64,15 +65,17 @@ def lease_table_positions(found: Snapshot) -> Positions:
     remarks = _of_owners(lease.owner for lease in found.leases.values())
     if unread := sorted(found.leases.keys() - named.keys(), key=partition_order):
         remarks += (
-            f"Conservative: nothing of partition {', '.join(unread)} was read yet. Where the file names no position, "
-            "`init --positions` begins at the first retained event.",
+            f"Partition {', '.join(unread)} has not been read yet, so it has no position here. `init --positions` "
+            "begins at the first retained event of each partition that has no position.",
         )
     return Positions(hub, named, remarks)
 
 
 def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
-    """The checkpoints of the group `wanted` in a container of the Azure SDKs, from its `blobs` by name; None: the only
-    group. Raises `OptionError`."""
+    """The checkpoints of the group `wanted` in a container of the Azure SDKs, given its `blobs` by name.
+
+    `wanted` is spelled as in the blob names; None if the container must have exactly one group. Raises `OptionError`.
+    """
     parts = [(name.split("/"), metadata) for name, metadata in blobs.items()]
     groups: dict[str, dict[str, dict[str, Metadata]]] = {}
     for (*group, kind, partition), metadata in (part for part in parts if len(part[0]) == 5):
@@ -83,7 +86,7 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
     named: dict[str, Position | AfterOffset] = {}
     for partition, position in stored.items():
         if position.sequence_number is not None:
-            # The start of a partition is no event's offset.
+            # The start of a partition is not the offset of an event.
             offset = None if position.offset == START_OFFSET else position.offset
             named[partition] = Position(position.sequence_number, offset)
         elif position.offset is not None:
@@ -93,10 +96,10 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
 
 
 def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:
-    """The positions of a group in the hub `wanted` (None: the only one), from its queries' `checkpoints` by location.
+    """The positions of a group in the hub `wanted`, from its queries' `checkpoints` by location.
 
-    The latest epoch of each partition counts: later events of an earlier epoch belong to a batch that was cut short.
-    Raises `OptionError`.
+    `wanted` is None if the queries must have read exactly one hub. For each partition, the position with the latest
+    epoch counts: later events with an earlier epoch belong to a batch that was cut short. Raises `OptionError`.
     """
     names = {hub.name for logs in checkpoints.values() for log in logs if (hub := log[-1].end.hub) is not None}
     name = _only(names, wanted, "--event-hub-name", "event hubs")
@@ -115,15 +118,15 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
     for own in progress:
         latest |= {p: max(found, latest.get(p, found)) for p, found in own.items()}
     named = {p: Position.before(position.next) for p, (position, _) in latest.items()}
-    remarks = _again({p: (position.next, end) for p, (position, end) in latest.items()}, shared=shared)
+    remarks = _rereads({p: (position.next, end) for p, (position, end) in latest.items()}, shared=shared)
     return Positions(hub, named, remarks)
 
 
 def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[EpochPosition, int]]:
-    """By partition, the position that loses no event, and the end of the last batch.
+    """Partition → the position at which reading continues without losing an event, and the end of the last batch.
 
-    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table records
-    that, so a shared partition continues where its last batch began, or at its checkpoint at that time.
+    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table records that,
+    so a shared partition continues at the start of its last batch, or at the checkpoint that the table had then.
     """
     found: dict[str, tuple[EpochPosition, int]] = {}
     for batch in log:
@@ -142,7 +145,7 @@ def _reads(log: Sequence[LoggedBatch], hub: str) -> bool:
 
 
 def _only_hub(hubs: Sequence[HubReference]) -> HubReference:
-    """The last one. Raises `OptionError` if the hub was recreated meanwhile."""
+    """The last of `hubs`. Raises `OptionError` if the hub was recreated in between."""
     for hub in hubs:
         if hub.is_another(hubs[-1]):
             raise _conflict("The checkpoints", f"they contain positions of {hub} and of {hubs[-1]}")
@@ -154,7 +157,7 @@ def _check_copies(logs: Sequence[tuple[str, Sequence[LoggedBatch]]]) -> None:
     for folder, log in logs:
         lineage = log[-1].end.lineage
         if lineage and seen.setdefault(lineage, folder) != folder:
-            raise _conflict(f"{seen[lineage]} and {folder}", "they are copies of one checkpoint: pass one")
+            raise _conflict(f"{seen[lineage]} and {folder}", "they are copies of the same checkpoint, so pass only one")
 
 
 def _conflict(options: str, reason: str) -> OptionError:
@@ -168,15 +171,16 @@ def _table(log: Sequence[LoggedBatch]) -> str:
 
 
 def _only(found: Collection[str], wanted: str | None, option: str, what: str) -> str:
-    """The one of `found` that is `wanted`, or the only one. Raises `OptionError`."""
+    """The name in `found` that equals `wanted`, or the only name if `wanted` is None. Raises `OptionError`."""
     named = [name for name in found if wanted is None or name.lower() == wanted.lower()]
     named = [name for name in named if name == wanted] or named
     if len(named) == 1:
         return named[0]
-    shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "") or "none"
+    shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "")
     if wanted is None:
-        raise OptionError("EHB_OPTION_REQUIRED", option=option, reason=f"the {what} are {shown}")
-    allowed = f"one of the {what} {shown}"
+        reason = f"choose one of the {what} {shown}" if shown else f"no {what} were found"
+        raise OptionError("EHB_OPTION_REQUIRED", option=option, reason=reason)
+    allowed = f"one of the {what} {shown}" if shown else f"nothing, because no {what} were found"
     raise OptionError("EHB_OPTION_INVALID", option=option, value=redacted(wanted), allowed=allowed)
 
 
@@ -185,13 +189,15 @@ def _of_owners(owners: Iterable[str | None]) -> tuple[str, ...]:
     if not named:
         return ()
     shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
-    return (f"{shown} may still be reading: stop them first, or events that they read from now on are read twice.",)
+    return (
+        f"{shown} may still be reading. Stop them first; otherwise, events that they read from now on are read twice.",
+    )
 
 
-def _again(ranges: Mapping[str, tuple[int, int]], *, shared: bool) -> tuple[str, ...]:
-    """The remark about events that may be read twice, from the partitions' `ranges`, which may be empty."""
+def _rereads(ranges: Mapping[str, tuple[int, int]], *, shared: bool) -> tuple[str, ...]:
+    """The remark about events that may be read twice. Partitions whose range in `ranges` is empty are ignored."""
     doubtful = [f"{start} to {end - 1} of partition {p}" for p, (start, end) in ranges.items() if start < end]
     if not doubtful:
         return ()
-    why = "only the lease table knew how far they were read" if shared else "their batch is unfinished"
-    return (f"Conservative: events {', '.join(doubtful)} may be read twice, as {why}.",)
+    why = "only the lease table recorded which of them were read" if shared else "their batch did not finish"
+    return (f"Events {', '.join(doubtful)} may be read twice, because {why}.",)

@@ -1,4 +1,4 @@
-"""The state in the lease table of the lease under which a task reads a range."""
+"""The lease under which a task reads a range, as recorded in the lease table."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ _LOG = logger(__name__)
 
 
 def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
-    """`RangeLease.is_owned` for the `lease` in the table; `epochs`: whether the store has epochs."""
+    """`RangeLease.is_owned`, decided from the `lease` in the table. `epochs`: whether the store supports epochs."""
     if lease is None or lease.owner not in (owner, None):
         return False
     if lease.still_owned(wanted.epoch, wanted.since_ms):
         return True
     if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
-        # That process reruns the batch, but a sink could mistake the rows read so far for the complete batch.
+        # The later process runs this batch again, and a sink might take the rows of a shortened batch for all of it.
         raise FencedError("EHB_FENCED", host="an unknown host", owner=owner)
     return not epochs
 
 
 class RangeLease:
-    """The lease of `owner` on the partition of `wanted`, with its epoch."""
+    """The lease of `owner` on the partition of the range `wanted`, with the range's epoch."""
 
     def __init__(self, options: Options, wanted: Range, owner: str) -> None:
         self._options, self._wanted, self._owner = options, wanted, owner
 
     def is_owned(self) -> bool:
-        """Whether `owner` still has the lease with the range's epoch, or with a later epoch from a seek. A released
-        lease counts: in the same epoch nobody else can own it, and its checkpoint is still accepted.
+        """Whether `owner` still owns the lease with the range's epoch, or with the epoch of a later seek. A released
+        lease counts as owned as long as its epoch is unchanged, because nobody else has claimed it and its checkpoint
+        is still accepted.
 
-        Raises `StoreError` if the table cannot be read: the batch must fail, because perhaps nobody else reads the
-        rest; and `FencedError` if a later process of this query has claimed the lease.
+        Raises `StoreError` if the table cannot be read; the batch must then fail, because otherwise nobody might read
+        the rest of the range. Raises `FencedError` if a later process of this query has claimed the lease.
         """
         with self._table() as store:
             lease = store.read().leases.get(self._wanted.partition)
         return is_owned(lease, self._wanted, self._owner, epochs=self._options.capabilities.epochs)
 
     def record_stall(self) -> bool:
-        """Record that the partition delivers no events, which releases the lease. Returns whether the table accepts
-        that. Raises `StoreError`."""
+        """Record that the partition has stalled, which releases the lease. Returns whether the table accepted the
+        change. Raises `StoreError`."""
         wanted = self._wanted
         stall = Stall(
             by=Author(self._owner, ""),

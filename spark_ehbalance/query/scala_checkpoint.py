@@ -1,10 +1,9 @@
-"""Reads how far a query of the Scala connector (Azure/azure-event-hubs-spark) has read, from its checkpointLocation.
+"""Reads the positions of a query of the Scala connector (Azure/azure-event-hubs-spark) from its checkpointLocation.
 
-An offset of it is `{"HUB": {"PARTITION": NUMBER, ...}, ...}` (`EventHubsSourceOffset`). A number is the first sequence
-number after the batch: the connector reads from the number of the batch before (inclusive) to that of the batch
-(exclusive), see its `EventHubsSource.getBatch`. Where its first batch begins is in `sources/INDEX/0`, in the same
-form after a zero byte and a line with the version.
-"""
+The connector's offsets are `{"HUB": {"PARTITION": NUMBER, ...}, ...}` (`EventHubsSourceOffset`). A number is the first
+sequence number after the batch: the connector reads from the previous batch's number (inclusive) to the batch's own
+number (exclusive), see its `EventHubsSource.getBatch`. The start of the first batch is in `sources/INDEX/0`, in the
+same form after a zero byte and a line with the version."""
 
 from __future__ import annotations
 
@@ -21,43 +20,44 @@ _VERSION = "v1"
 
 
 class UnusableError(Exception):
-    """The text is a clause: what is wrong with the folder, or what is allowed."""
+    """The folder cannot be used. The text is a clause that states what is wrong with it, or what is allowed."""
 
 
 def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Positions:
-    """Where the last finished batch of the query ended in the event hub `wanted`; None: it has read one. A batch that
-    was only planned does not count, and a partition that the query first saw in such a batch has no position.
+    """The end of the query's last finished batch in the event hub `wanted`, or the start of the first batch if no batch
+    with this hub has finished.
 
-    Raises `UnusableError`.
+    `wanted` is None if the query must have read exactly one hub. A batch that was only planned does not count, so a
+    partition that first appears in such a batch has no position. Raises `UnusableError`.
     """
     planned, finished = folder.planned(), folder.finished()
     last = finished[-1] if finished else -1
     if finished and last not in planned:
-        raise UnusableError(f"batch {last} is finished, and offsets/{last} is missing")
+        raise UnusableError(f"batch {last} is finished, but offsets/{last} is missing")
     hub = wanted or _only_hub(folder, planned)
-    again = () if last == planned[-1] else (f"Conservative: batch {planned[-1]} is unfinished and is read again.",)
+    rereads = () if last == planned[-1] else (f"Batch {planned[-1]} did not finish, so its events are read again.",)
     others, source = set[str](), -1
     for batch in reversed(planned):
         found = dict(_of_hub(folder.offsets(batch), hub, f"offsets/{batch}", others, finished=batch <= last))
         if len(found) > 1:
-            raise UnusableError(f"{len(found)} of its sources have read event hub {hub}, and only one is supported")
+            raise UnusableError(f"{len(found)} of its sources have read event hub {hub}, but only one is supported")
         if found:
             source, numbers = found.popitem()
             if batch == last:
-                return _positions(hub, numbers, again)
-            if batch < last:  # a source that has had a position has one in each later batch
+                return _positions(hub, numbers, rereads)
+            if batch < last:  # once a source has a position, each later batch contains one
                 raise UnusableError(
-                    f"offsets/{batch} contains positions of event hub {hub}, and offsets/{last}, of the last finished "
-                    "batch, does not: it is damaged, or the query has read another hub since"
+                    f"offsets/{batch} contains positions of event hub {hub}, but offsets/{last}, of the last finished "
+                    "batch, does not: the file is damaged, or the query has read another hub since"
                 )
     if source >= 0:
-        return _positions(hub, _initial(folder, source, hub), again)
+        return _positions(hub, _initial(folder, source, hub), rereads)
     raise UnusableError(f"its sources have read {', '.join(sorted(others)) or 'no event hub'}, not {hub}")
 
 
 def may_be_scala_query(folder: CheckpointFolder) -> bool:
-    """Whether a source of the query may be the connector. Its files cannot be distinguished from those of Spark's Kafka
-    source, which contain topics for hubs and Kafka's offsets for sequence numbers."""
+    """Whether a source of the query may be the connector. Spark's Kafka source writes the same files, with topics in
+    place of hubs and Kafka's offsets in place of sequence numbers, so the two cannot be distinguished."""
     return bool(_hubs(folder, folder.planned()))
 
 
@@ -72,7 +72,9 @@ def _hubs(folder: CheckpointFolder, planned: Sequence[int]) -> set[str]:
 def _only_hub(folder: CheckpointFolder, planned: Sequence[int]) -> str:
     found = _hubs(folder, planned)
     if len({name.lower() for name in found}) != 1:
-        raise UnusableError(f"its sources have read {', '.join(sorted(found)) or 'no event hub'}: name one")
+        if not found:
+            raise UnusableError("its sources have not read any event hub")
+        raise UnusableError(f"its sources have read the event hubs {', '.join(sorted(found))}, so choose one of them")
     return found.pop()
 
 
@@ -83,10 +85,11 @@ def _positions(hub: str, numbers: Mapping[str, int], remarks: tuple[str, ...]) -
 def _of_hub(
     text: str, hub: str, file: str, others: set[str], *, finished: bool
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """The numbers of `hub` in each source, by index, of an offset log file; names of other hubs go to `others`.
+    """Yield each source's index and its numbers in `hub`, from the `text` of an offset log file. The names of other
+    hubs are added to `others`.
 
-    Raises `UnusableError` if the file of a finished batch is damaged. An unfinished one does not count anyway.
-    """
+    Raises `UnusableError` if the file belongs to a finished batch and is damaged; unfinished batches do not count
+    anyway."""
     version, _, *lines = (text + "\n\n").splitlines()  # at least two lines: the version and the batch's settings
     if finished and version != _VERSION:
         raise UnusableError(f"{file} is not an offset log of version {_VERSION[1:]}")
@@ -102,12 +105,14 @@ def _of_hub(
 
 
 def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
-    """The start of the query's first batch."""
+    """The numbers at which the query's first batch begins."""
     file = f"sources/{source}/0"
     try:
         text = folder.text(file)
     except FileNotFoundError:
-        raise UnusableError(f"no batch is finished, and {file}, with the start of the first one, is missing") from None
+        raise UnusableError(
+            f"no batch is finished, and {file}, with the start of the first batch, is missing"
+        ) from None
     version, line, rest = text.lstrip("\0").partition("\n")
     try:
         offset = json.loads(rest if line else version)  # files of Spark 2.1 have no version
@@ -120,7 +125,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
 
 
 def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]) -> dict[str, int] | None:
-    """The numbers of `hub` in an offset; None if it is one of another hub, or of another kind of source."""
+    """The numbers of `hub` in an offset; None if the offset is from another hub or another kind of source."""
     if not offset or not all(isinstance(numbers, dict) for numbers in offset.values()):
         return None
     named = [name for name in offset if name.lower() == hub.lower()]  # Event Hubs ignores case
@@ -134,5 +139,5 @@ def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]
     for partition, number in numbers.items():
         if type(number) is not int or not -(2**63) <= number < 2**63 or not partition.isdecimal():
             raise UnusableError(f"{file} contains {number!r} for partition {partition}, which is not a sequence number")
-    # The connector uses positions before the first retained event, such as -1, as that event's.
+    # The connector treats numbers before the first retained event, such as -1, as that event.
     return {partition: max(0, numbers[partition]) for partition in sorted(numbers, key=partition_order)}

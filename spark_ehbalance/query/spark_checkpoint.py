@@ -1,8 +1,9 @@
-"""Reads the offsets of a source from a streaming query's checkpointLocation: those of `ehbalance` sources here, those
-of the Scala connector in `scala_checkpoint`.
+"""Reads the offsets of `ehbalance` sources from a streaming query's checkpointLocation. `scala_checkpoint` reads those
+of the Scala connector.
 
 Spark writes a file `offsets/N` for each batch N that it begins, with one line per source, and a file `commits/N` for
-each batch that the sink has finished. It keeps the last 100 (`spark.sql.streaming.minBatchesToRetain`).
+each batch that the sink has finished. It keeps the files of the last 100 batches
+(`spark.sql.streaming.minBatchesToRetain`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_ehbalance.settings.locations import path_in_url, scheme
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """The files of a checkpointLocation. Its methods raise what the storage raises: see `opened`."""
+    """The files of a checkpointLocation. The methods raise the storage's errors, which `opened` converts."""
 
     files: FileSystem
 
@@ -57,10 +58,8 @@ class CheckpointFolder:
 
 @contextlib.contextmanager
 def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[CheckpointFolder]:
-    """The checkpointLocation at `location`.
-
-    Raises `OptionError` if there is no such folder, or if it cannot be read.
-    """
+    """Open the checkpointLocation at `location`. Raises `OptionError` if the folder does not exist or cannot be "
+    "read."""
     try:
         yield CheckpointFolder(_folder(location, storage_options))
     except EhBalanceError:
@@ -81,9 +80,9 @@ def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:
 
 
 def checkpoint_location(text: str) -> str:
-    """The folder that `text` means: an address, or an absolute path. It is only read, so any mount will do.
+    """The folder that `text` names, as a URL or an absolute path. The folder is only read, so any mount will do.
 
-    Raises `ValueError` with what is allowed instead.
+    Raises `ValueError`, whose message states what is allowed.
     """
     kind, mounts = scheme(text), {"file": "", "dbfs": "/dbfs"}
     if text and kind is None:
@@ -94,13 +93,13 @@ def checkpoint_location(text: str) -> str:
 
 
 def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:
-    """The end of the batch in each `ehbalance` source, with the source's name, from the `text` of an offset log file.
+    """Yield each `ehbalance` source's name and the end of its batch, from the `text` of an offset log file.
 
     Raises `EhBalanceError` if an offset has a newer format.
     """
     version, _, *lines = (text + "\n\n").splitlines()
     for index, line in enumerate(lines):
-        # Version 2, since Spark 4.2: the name comes before the offset. In version 1 the order stays the same.
+        # In version 2 (since Spark 4.2), the source's name precedes the offset. In version 1, the line number names it.
         source, _, offset_text = line.partition(":") if version == "v2" else (str(index), "", line)
         try:
             offset = json.loads(offset_text)
@@ -111,9 +110,9 @@ def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:
 
 
 def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
-    """Raises `OSError` if there is no such local folder."""
+    """The file system at `location`. Raises `OSError` if a local folder does not exist."""
     if "://" in location:
         return PyFileSystem(DeltaStorageHandler(location, for_delta_rs(storage_options)))
-    files = LocalFileSystem()  # accepts any path, which delta-rs does not
+    files = LocalFileSystem()  # unlike delta-rs, it accepts any path
     files.get_file_info(FileSelector(location))
     return SubTreeFileSystem(location, files)

@@ -1,8 +1,8 @@
-"""When a stalled partition is probed, and how far it may be read. Pure; `QueryEngine` applies it.
+"""Decides when to probe a stalled partition, and how far to read it afterwards. Pure; `QueryEngine` applies it.
 
-The partition is left out of batches until a probe, a receiver at its checkpoint, has received an event. The first range
-after that ends behind the received events, so that a partition that stops at a later event doubles next to nothing.
-"""
+Batches omit the partition until a probe (a receiver at the checkpoint) has received an event. The first range after
+that ends with the last received event, so that hardly any events are read twice if the partition stalls again at a
+later event."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import NamedTuple
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position
 
-#: Seconds between seeing a partition's second stall in a row and the next probe, doubled after each further one, and
-#: at most: each probe that succeeds costs a batch of `receiverTimeout` if the partition stalls again.
-_BACKOFF, _LONGEST_BACKOFF = 30.0, 600.0
-_MOST_DOUBLINGS = 10
+#: Seconds from a partition's second consecutive stall to the next probe, doubled after each further stall; and the
+#: maximum. If the partition stalls again after a successful probe, a batch waits for `receiverTimeout`.
+_BACKOFF, _MAX_BACKOFF = 30.0, 600.0
+_MAX_DOUBLINGS = 10
 
 
 class Probe(NamedTuple):
-    """A partition that has stalled `stalled` times at sequence number `position`. A probe is due at monotonic time
-    `due`; `end` is the sequence number behind the events that one has received, None before."""
+    """The probe of a partition that has stalled `stalled` times at sequence number `position`. The probe is due at
+    monotonic time `due`. `end` is the sequence number after the last event that it received; None if it has received no
+    event yet."""
 
     position: int
     stalled: int
@@ -29,13 +30,13 @@ class Probe(NamedTuple):
 
     @property
     def readable_to(self) -> int:
-        """No batch reads beyond this sequence number."""
+        """The sequence number at which each batch must stop reading (exclusive)."""
         return self.position if self.end is None else self.end
 
 
 def backoff(stalled: int) -> float:
-    """Seconds from when a member sees this number of stalls in a row to its probe."""
-    return 0.0 if stalled < 2 else min(_LONGEST_BACKOFF, _BACKOFF * 2.0 ** min(stalled - 2, _MOST_DOUBLINGS))
+    """Seconds that a member waits before it probes a partition that has `stalled` this many consecutive times."""
+    return 0.0 if stalled < 2 else min(_MAX_BACKOFF, _BACKOFF * 2.0 ** min(stalled - 2, _MAX_DOUBLINGS))
 
 
 def update_probes(
@@ -46,10 +47,10 @@ def update_probes(
     *,
     at_once: bool = False,
 ) -> dict[str, Probe]:
-    """`probes`, updated for the `owned` partitions that are stalled; those of other partitions are kept.
+    """Update `probes` to the stalled partitions among the `owned` ones.
 
-    `positions` are where reading continues: uncommitted progress ends a stall as well. With `at_once` new probes do not
-    wait for their back-off.
+    `positions` are the positions at which reading continues; progress ends a stall even before it is committed. The
+    probes of partitions that are not owned are kept. With `at_once`, new probes do not wait for the back-off.
     """
     followed = {partition: probe for partition, probe in probes.items() if partition not in owned}
     for partition, holding in owned.items():
@@ -66,8 +67,8 @@ def update_probes(
 def with_probe_results(
     probes: Mapping[str, Probe], probed: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
 ) -> dict[str, Probe]:
-    """The probes after an answer for the partitions `probed` at these positions: those in `ends` received events up to
-    there, the others are probed again at `repeat_at`."""
+    """The probes after the partitions `probed` were probed at these positions. `ends` maps each partition that
+    delivered events to the sequence number after the last one. The other partitions are probed again at `repeat_at`."""
     return {
         partition: probe._replace(due=repeat_at, end=ends.get(partition))
         if probed.get(partition) == probe.position and probe.end is None
@@ -77,17 +78,17 @@ def with_probe_results(
 
 
 def pending_probes(probes: Mapping[str, Probe], owned: Mapping[str, OwnedLease]) -> dict[str, Probe]:
-    """The probes of owned partitions that have received nothing yet."""
+    """The probes of owned partitions that have not received any event yet."""
     return {partition: probe for partition, probe in probes.items() if partition in owned and probe.end is None}
 
 
 def warnings(before: Mapping[str, Probe], after: Mapping[str, Probe]) -> Iterator[str]:
-    """One warning for each new stall."""
+    """A warning for each stall that is new in `after`."""
     for partition, (position, stalled, *_) in after.items():
         if partition not in before or before[partition][:2] != (position, stalled):
             yield (
-                f"partition {partition}: stalled at sequence number {position}, {stalled} times in a row: the event "
-                "hub has events there and delivered none for receiverTimeout. The query leaves it out, reads the "
-                "others, and continues with it as soon as a probe receives an event. If that lasts, see "
-                '"A partition stalls" in docs/operations.md'
+                f"Partition {partition} has stalled at sequence number {position}: the event hub has events there but "
+                "delivered none within receiverTimeout. The query skips this partition, continues to read the others, "
+                "and resumes this one as soon as a probe receives an event. If the stall persists, see "
+                f'"A partition stalls" in docs/operations.md. consecutiveStalls={stalled}'
             )

@@ -176,7 +176,7 @@ STOLEN = after(group(), steal(BOB))
 STALLED_ONCE = after(group(), stall())
 BOB_LEAVING = with_member(group(), "bob", state=MemberState.LEAVING)
 BOB_FULL = with_lease(with_member(group(), "bob", max_owned=1), Lease("1", owner="ann", handover=Handover("bob", 1)))
-FULL = "bob has 1 partitions, and maxPartitionsOwned=1"
+FULL = "bob has 1 partitions, but maxPartitionsOwned=1"
 
 REFUSALS = {
     "earlier epoch": (group(), renew(epoch=2), "epoch is 3, not 2"),
@@ -217,23 +217,23 @@ REFUSALS = {
     "hand over: next owner leaves": (after(REQUESTED, drain("bob")), HAND_OVER, "the next owner is not active"),
     "cancel: nothing pending": (group(), CANCEL, "no handover is pending"),
     "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has joined already"),
-    "drain: no member": (group(), drain("eve"), "eve is not a member: members are ann, bob, cat"),
+    "drain: no member": (group(), drain("eve"), "eve is not a member; members: ann, bob, cat"),
     "drain: drained already": (BOB_LEAVING, drain("bob", BOB), "bob is leaving already"),
     "forget: heartbeat since": (after(group(), Heartbeat(by=ANN, at_ms=AT)), forget(), "has renewed or left"),
     "forget: joined again since": (after(group(), Join(by=NEW_ANN, at_ms=AT)), forget(), "has renewed or left"),
     "add: all known": (group(), add("0"), "the table has these partitions already"),
-    "transfer: to no member": (group(), transfer("eve"), "eve is not an active member: active are ann, bob, cat"),
-    "transfer: to a leaving member": (BOB_LEAVING, transfer(), "bob is not an active member: active are ann, cat"),
+    "transfer: to no member": (group(), transfer("eve"), "eve is not an active member; active members: ann, bob, cat"),
+    "transfer: to a leaving member": (BOB_LEAVING, transfer(), "bob is not an active member; active members: ann, cat"),
     "transfer: to its owner": (group(), transfer("ann"), "partition 0 is owned by ann already"),
-    "transfer: unknown partition": (group(), transfer(partition="7"), "partition 7 is unknown: there are 0"),
+    "transfer: unknown partition": (group(), transfer(partition="7"), "partition 7 is unknown; known partitions: 0"),
     "transfer: no room": (BOB_FULL, transfer(), FULL),
-    "transfer: pinned": (group(pin=PINNED), transfer(), "partition 0 is pinned to ann: remove that pin first"),
-    "pin: to no member": (group(), pin("eve"), "eve is not a member: members are ann, bob, cat"),
+    "transfer: pinned": (group(pin=PINNED), transfer(), "partition 0 is pinned to ann, so remove that pin first"),
+    "pin: to no member": (group(), pin("eve"), "eve is not a member; members: ann, bob, cat"),
     "pin: pinned already": (group(pin=PINNED), pin("ann"), "partition 0 is pinned to ann already"),
-    "unpin: not pinned": (with_lease(group(pin=PINNED), Lease("1")), unpin("1"), "not pinned: pinned are 0"),
-    "seek: owned": (group(), seek(2), "partition 0 is owned by ann: stop that query first, or use --force"),
-    "end transfer: pinned": (group(pin=PINNED), END_TRANSFER, "no transfer is marked"),
-    "end transfer: no pin": (group(), END_TRANSFER, "no transfer is marked"),
+    "unpin: not pinned": (with_lease(group(pin=PINNED), Lease("1")), unpin("1"), "not pinned; pinned partitions: 0"),
+    "seek: owned": (group(), seek(2), "partition 0 is owned by ann, so stop that query first, or use --force"),
+    "end transfer: pinned": (group(pin=PINNED), END_TRANSFER, "the partition has no transfer"),
+    "end transfer: no pin": (group(), END_TRANSFER, "the partition has no transfer"),
     "stall: stolen": (STOLEN, stall(), "owned by bob in epoch 4"),
     "stall: reported already": (STALLED_ONCE, stall(), "owned by None in epoch 4"),
     "stall: unknown partition": (group(), stall(partition="9"), "partition 9 is unknown"),

@@ -38,8 +38,8 @@ def test_positions_of_a_lease_table_create_another_one(
     leases = {"0": Lease("0", None, 3, checkpoint=Position(99, last)), "1": Lease("1", checkpoint=Position(-1))}
     change(group.table, leases={**leases, "2": Lease("2", "ann")}, members={"ann": Member("ann", "x", 1)})
     outcome = ehbalance("positions", group.table)
-    assert "Conservative: nothing of partition 2 was read yet" in outcome.err
-    assert "Warning: ann may still be reading: stop them first" in outcome.err
+    assert "Partition 2 has not been read yet" in outcome.err
+    assert "Warning: ann may still be reading. Stop them first" in outcome.err
     found = json.loads(printed := outcome.out)
     assert found.pop("hub")["name"] == HUB
     assert found == {"0": {"next": 100, "offset": last}, "1": {"next": 0}}
@@ -68,8 +68,8 @@ def test_checkpoints_of_a_groups_queries_give_lossless_positions(
     found = json.loads(outcome.out)
     assert found == {"hub": {"name": HUB}, "0": {"next": 10}, "1": {"next": 20}, "2": {"next": 50}}
     assert (
-        "Warning: Conservative: events 10 to 69 of partition 0, 20 to 49 of partition 1 may be read twice, as only the "
-        "lease table knew how far they were read."
+        "Warning: Events 10 to 69 of partition 0, 20 to 49 of partition 1 may be read twice, because only the "
+        "lease table recorded which of them were read."
     ) in outcome.err
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
@@ -117,7 +117,7 @@ def test_a_query_of_the_scala_connector_continues(group: Group, ehbalance: Comma
         tmp_path / "old", {"Hub": {0: 10, 1: 0, 2: 100}}, {"Hub": {0: 30, 1: 9, 2: 100}}, unfinished=1
     )
     outcome = ehbalance("positions", folder, "--scala-connector")
-    assert "Warning: Conservative: batch 1 is unfinished and is read again." in outcome.err
+    assert "Warning: Batch 1 did not finish, so its events are read again." in outcome.err
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
     assert group.positions == {"0": 10, "1": 0, "2": 100, "3": 0}

@@ -18,7 +18,11 @@ from tests.raising import raises
 pytestmark = pytest.mark.usefixtures("without_network")
 
 BEYOND = {"partition": "3", "problem": "it is 11, and the last event is 9", "allowed": "at most 10, the next event"}
-NEVER = {"partition": "0", "problem": "it is 1, and there was no event yet", "allowed": "at most 0, the next event"}
+NEVER = {
+    "partition": "0",
+    "problem": "it is 1, but the partition has no event yet",
+    "allowed": "at most 0, the next event",
+}
 
 
 @pytest.mark.parametrize("fail", [True, False])

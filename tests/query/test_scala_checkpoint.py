@@ -58,7 +58,7 @@ def test_several_hubs_and_sources(tmp_path: Path) -> None:
     assert read(folder) == {"0": 11}
     assert read(folder, "OTHER") == {"0": 99}
     assert "its sources have read hub, other, not third" in refusal(folder, "third")
-    assert "its sources have read hub, other: name one" in refusal(folder, None)
+    assert "its sources have read the event hubs hub, other, so choose one of them" in refusal(folder, None)
     twice = scala_folder(tmp_path / "twice", ({"hub": {0: 9}}, {"hub": {0: 11}}))
     assert "2 of its sources have read event hub hub" in refusal(twice)
 
@@ -87,11 +87,11 @@ def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
     for text in ("v1\n{}", "v1\n", 'v1\n{}\n{"other":{"0":7}}'):  # cut off before the hub's line
         (folder / "offsets" / "1").write_text(text)
         assert (
-            "offsets/0 contains positions of event hub hub, and offsets/1, of the last finished batch, does not"
+            "offsets/0 contains positions of event hub hub, but offsets/1, of the last finished batch, does not"
             in refusal(folder)
         )
     (folder / "offsets" / "1").unlink()
-    assert "batch 1 is finished, and offsets/1 is missing" in refusal(folder)
+    assert "batch 1 is finished, but offsets/1 is missing" in refusal(folder)
 
 
 def test_other_checkpoints_are_not_mistaken_for_scala_ones(tmp_path: Path) -> None:
@@ -102,4 +102,4 @@ def test_other_checkpoints_are_not_mistaken_for_scala_ones(tmp_path: Path) -> No
     ):
         with opened(str(scala_folder(tmp_path / name, line)), {}) as files:
             assert may_be_scala_query(files) is is_scala
-    assert "its sources have read no event hub: name one" in refusal(tmp_path / "rate", None)
+    assert "its sources have not read any event hub" in refusal(tmp_path / "rate", None)

@@ -127,4 +127,4 @@ def test_available_now_probes_a_partition_that_stalls_and_ends(
             pass
         assert {p for p, _ in query.seen} == ({"1"} if silent else {"0", "1"})
         assert len(query.seen) == (5 if silent else 10)
-        assert "partition 0: stalled at sequence number 0" in caplog.text
+        assert "Partition 0 has stalled at sequence number 0" in caplog.text

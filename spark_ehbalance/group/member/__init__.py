@@ -1,1 +1,1 @@
-"""One membership in a group: the turn of a member, its thread, its pacing and its load."""
+"""One membership in a group: the member's turns, its state, its pacing and its load."""

@@ -1,4 +1,4 @@
-"""When a member balances, the view for its strategy, and the leader's other duties. Pure."""
+"""Decides when a member balances, builds the view for its strategy, and does the leader's other duties. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spark_ehbalance.group.strategies.base import View
 
 
 def needs_rebalance(member: Membership, balanced: Ownership | None, now: Clocks) -> bool:
-    """Whether to balance before the next interval: ownership differs from the last cycle's (`balanced`), or a lease or
-    a handover expired."""
+    """Whether to balance before the next interval, because ownership differs from the last cycle's (`balanced`), or a
+    lease or a handover expired."""
     snapshot = member.snapshot
     if balanced is not snapshot.ownership and balanced != snapshot.ownership:
         return True
@@ -30,7 +30,7 @@ def needs_rebalance(member: Membership, balanced: Ownership | None, now: Clocks)
 
 
 def leads(member: Membership, snapshot: Snapshot, now: Clocks) -> bool:
-    """Whether `member` is the group's leader, not counting members whose heartbeats expired."""
+    """Whether `member` is the group's leader, ignoring members whose heartbeats expired."""
     durations, observations = member.duration.durations, member.group_state.observations
     dead = expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms)
     return _leads(member.author.id, snapshot, dead)
@@ -53,10 +53,10 @@ def view(
         member.duration,
     )
     durations, times = duration.durations, (now.monotonic, now.wall_ms)
-    if not is_routine(written_first):  # routine changes nothing that a strategy depends on
+    if not is_routine(written_first):  # strategies do not depend on routine transitions
         draft = apply(draft, written_first).after
         observations, durations = observations.updated(draft, now.monotonic), duration.group_durations(draft)
-    handover = settings.handover_timeout + durations.needs  # until the owner can write it
+    handover = settings.handover_timeout + durations.needs  # the time until the owner can write to the table
     dead = expired_members(observations, draft, durations, *times) - {member.author.id}
     shown = View(
         me=member.author,
@@ -78,7 +78,7 @@ def view(
 
 
 def forget_dead(view: View) -> list[Transition]:
-    """Removals of dead members without leases, if the observer of `view` is the leader."""
+    """Transitions that remove dead members without leases, if the observer of `view` is the leader."""
     snapshot = view.snapshot
     dead = snapshot.members.keys() - view.live
     if not _leads(view.me.id, snapshot, dead):
@@ -97,8 +97,8 @@ def _leads(me: str, snapshot: Snapshot, dead: Set[str]) -> bool:
 
 
 def _only(partitions: Collection[str], view: View) -> View:
-    """`view` without leases of partitions that the hub does not have: it was recreated with fewer, or a foreign program
-    wrote them."""
+    """`view` without leases of partitions that the hub does not have, because it was recreated with fewer partitions or
+    a foreign program wrote the leases."""
     leases = view.snapshot.leases
     if not partitions or len(leases) <= len(partitions):  # no lease beyond the hub's partitions
         return view

@@ -12,7 +12,7 @@ from spark_ehbalance.group.history import OwnershipChange
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts since the process began: `commits`, `lost` races, and `moves` by event of the history."""
+    """Counts since the process began: `commits`, `lost` races, and `moves` by the type of history event."""
 
     commits: int = 0
     lost: int = 0

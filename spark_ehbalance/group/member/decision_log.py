@@ -1,4 +1,4 @@
-"""Decisions with their reasons as log lines in JSON, after `balance:`. Pure."""
+"""Formats decisions and their reasons as log lines: `balance:` and a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from spark_ehbalance.group.strategies.base import Decision, View
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """Formats one member's decisions as log lines; `last` is the last one's content."""
+    """Formats one member's decisions as log lines; `last` is the content of the last line."""
 
     last: object = None
 
     def note(self, member: str, view: View | None, decision: Decision) -> tuple[DecisionLog, int, str]:
-        """The next log, and the level and the line for the `decision` of `member` on `view` (None if the strategy did
-        not run).
+        """The next log, and the level and the text of the line for the `decision` of `member` on `view` (None if the
+        strategy did not run).
 
-        A repeated decision to do nothing, for the same reason, has level DEBUG.
+        If a decision to do nothing is repeated for the same reason, its level is DEBUG.
         """
         what = {"decided": by_kind(decision.transitions), "why": decision.reason}
         level = logging.INFO if decision.transitions or what != self.last else logging.DEBUG
@@ -34,14 +34,15 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The members' limits leave partitions unowned `since` (monotonic seconds); `warned` if that was logged."""
+    """The time `since` which the members' limits have left partitions unowned (monotonic seconds; None: they do not),
+    and whether a warning was logged (`warned`)."""
 
     since: float | None = None
     warned: bool = False
 
     def note(self, view: View, *, at_once: bool) -> tuple[Shortage, str | None]:
-        """The shortage as of `view`, and the warning if due: `at_once`, or after a lease duration, in which others may
-        start."""
+        """The shortage as of `view`, and the warning if one is due. A warning is due `at_once`, or after a lease
+        duration in which other members might have started."""
         limits, count = [view.snapshot.members[id].max_owned for id in view.active], len(view.snapshot.leases)
         room = sum(limit for limit in limits if limit is not None)
         if not limits or None in limits or room >= count:

@@ -1,14 +1,14 @@
 """The behaviour of one member, as a function of its inputs. No clock, no I/O, no thread.
 
-A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have a
-result, which is the next input:
+A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have a result,
+which the driver passes as the next input:
 
     ReadGroup  →  GroupRead, StoreFailed
     ResolvePositions     →  PositionsResolved
     Write      →  Committed, StoreFailed, RacesLost
 
-A turn lasts from `Tick` through these to the next pause. The lease keeper drives an engine with a real clock, store and
-hub; the simulator and the tests drive it with simulated ones.
+A turn begins with `Tick`, continues through these inputs, and ends with the next pause. The lease keeper drives an
+engine with a real clock, store and hub; the simulator and the tests drive it with simulated ones.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Never-read partitions claimed with one commit: resolving a time in that many takes seconds without renewals.
-_MOST_STARTS = 32
+#: Maximum number of never-read partitions claimed by one commit. Resolving a time in this many partitions takes
+#: seconds, in which nothing is renewed.
+_MAX_STARTS = 32
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A turn in progress, after its read at `now`. `decision` is None if it does not balance. `latest_ms` is the
-    meaning of `latest` by the hub's clock."""
+    """A turn in progress, after its read at `now`. `decision` is None if the turn does not balance. `latest_ms` is the
+    time that `latest` means, by the hub's clock."""
 
     read: protocol.GroupRead
     now: Clocks
@@ -65,15 +66,15 @@ class _Turn:
 class MemberEngine:
     """One query's membership in its group. Not thread-safe: a driver with threads needs a lock.
 
-    `resume` is as in `Membership`, `checked` as in `Membership.initial`. At the group's first start `latest` means
-    `latest_ms` and `ends`, as in `RecordLatest`.
+    For `resume` see `Membership`, and for `checked` see `Membership.initial`. `latest_ms` and `ends` are the meaning of
+    `latest` if this is the group's first start; see `RecordLatest`.
     """
 
     author: Author
     settings: Settings
     rng: random.Random
     _: KW_ONLY
-    #: State reported by the query; at first that of its earlier processes.
+    #: State reported by the query; at first, the state left by its earlier processes.
     query: QueryState = field(default_factory=QueryState)
     resume: Mapping[str, ResumePoint] = field(default_factory=dict)
     latest_ms: int = 0
@@ -83,9 +84,9 @@ class MemberEngine:
     def __post_init__(self) -> None:
         #: Number of members, as of the last turn.
         self.members = 1
-        #: Balance again at once as long as there is something to take.
+        #: Balance again at once as long as there are partitions to take.
         self.rebalancing = False
-        #: Ended balancing cycles, and those after which nothing was left to take.
+        #: Number of finished balancing cycles, and of those after which no partition was left to take.
         self.cycles = 0
         self.idle_cycles = 0
         #: Consecutive store failures.
@@ -93,7 +94,7 @@ class MemberEngine:
         self._member = Membership.initial(self.author, self.settings, self.resume, self.checked)
         self._pace = Pace()
         self._balanced: Ownership | None = None  # at the last balancing
-        self._memory: Any = None  # the strategy's
+        self._memory: Any = None  # the strategy's memory
         self._turn: _Turn | None = None
         self._look_begun: float | None = None  # the time before the read in progress
         self._stopping = False
@@ -101,7 +102,7 @@ class MemberEngine:
         self._tidied = (0, 0.0)  # version and time
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """The outputs for `input` at the time `now`. `Fail` is the last one."""
+        """The outputs for `input` at the time `now`. After `Fail`, no more inputs are allowed."""
         try:
             match input:
                 case protocol.Tick():
@@ -126,19 +127,19 @@ class MemberEngine:
     # --- reports of the query ----------------------------------------------------------------------------------
 
     def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
-        """Begin a batch planned with these partitions and epochs. Returns the partitions that may be read; they are
-        kept until the batch ends, unless another member takes them by force."""
+        """Begin a batch planned with these partitions and epochs. Returns the partitions that may be read. The member
+        keeps them until the batch ends, unless another member takes them by force."""
         held = self.readable(now)
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
         self.query = replace(self.query, in_flight=partitions, batch_began=now)
         return partitions
 
     def record_batch(self, batch: int, planner: str) -> None:
-        """Record with the next commit that the sink got this batch, planned by the run `planner`."""
+        """Record, with the next commit, that the sink was given this batch, which the run `planner` planned."""
         self.query = replace(self.query, begun=batch, planner=planner)
 
     def finish_batch(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
-        """End the batch: the sink finished `progress`, which the next commit checkpoints."""
+        """End the batch after the sink finished `progress`, which the next commit checkpoints."""
         self.query = self.query.finished(progress, batch)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
@@ -146,7 +147,7 @@ class MemberEngine:
         self.query = self.query.reset(resets)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
-        """Set the moving averages of the loads of owned partitions and of the member; the next renewals record them."""
+        """Set the loads (moving averages) of the owned partitions and of the member, which the next renewals record."""
         self.query = replace(self.query, loads=loads, load=load)
 
     def note_request(self, at_ms: int, left_out: Mapping[str, str]) -> None:
@@ -183,7 +184,7 @@ class MemberEngine:
 
     @property
     def leaving(self) -> str | None:
-        """The reason to release all owned partitions; None if there is none."""
+        """The reason why all owned partitions must be released; None if they need not be."""
         if self._hang.active:
             return "the query hangs"
         return "this member is leaving" if self.query.leaving or self._member.read_state.drained else None
@@ -209,7 +210,7 @@ class MemberEngine:
         return self._member.still_valid(self.plannable(), now)
 
     def due(self) -> float:
-        """The monotonic time of the next turn, unless a report makes it due earlier."""
+        """The monotonic time at which the next turn is due, unless a report makes it due earlier."""
         if self._stopping or self.query.reset_since_read:
             return self._pace.paused_until
         member, pace = self._member, self._pace
@@ -248,7 +249,7 @@ class MemberEngine:
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
-        # Do not wait for the end of a batch that hangs.
+        # Do not wait for a hanging batch to end.
         in_flight = frozenset[str]() if self._hang.active else query.in_flight
         to_write = pending(member, query, in_flight, now, leaving=leaving)
         drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
@@ -262,8 +263,8 @@ class MemberEngine:
         return [*self._decided(turn), *self._write(now)]
 
     def _balances(self, now: Clocks) -> bool:
-        """Whether to balance in this turn: once per interval, and in a reactive group whenever ownership changed; not
-        while the others have precedence."""
+        """Whether to balance in this turn: once per interval and, in a reactive group, whenever ownership changed, but
+        not while other members have precedence."""
         if now.monotonic < self._pace.others_until:
             return False
         if now.monotonic >= self._pace.balance_at:
@@ -276,29 +277,29 @@ class MemberEngine:
         latest = turn.latest_ms, self.ends
         turn.decided = [*found(member, read.partitions, read.hub_created_ms, *latest, turn.now.wall_ms)]
         if not member.joined:
-            # Join, then read the other members, then decide: members that start together share at once.
+            # Join, then read the other members, then decide, so that members that start together share at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
         self._balanced = member.snapshot.ownership
         turn.view = balancing.view(member, turn.to_write, read.partitions, turn.now, self.rng, self._memory)
         if reason := self.leaving:
-            # Once the batch has ended, the next turn takes part again.
+            # Once the batch has ended, this member takes part again from the next turn.
             turn.decision = Decision(f"nothing, because {reason}", rebalance_now=self._hang.is_over)
         else:
             turn.decision = with_overrides(self.settings.strategy)(turn.view)
         self._memory = turn.decision.memory
         turn.decided += turn.decision.transitions
         unread = _claimed_unread(turn.decided, turn.view)
-        if len(unread) > _MOST_STARTS:
-            later = frozenset(unread[_MOST_STARTS:])
+        if len(unread) > _MAX_STARTS:
+            later = frozenset(unread[_MAX_STARTS:])
             turn.decided = [x for x in turn.decided if not (isinstance(x, Take) and x.partition in later)]
             turn.decision = replace(turn.decision, rebalance_now=True)
         turn.decided += balancing.forget_dead(turn.view)
-        return unread[:_MOST_STARTS]
+        return unread[:_MAX_STARTS]
 
     def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[protocol.Output]:
-        """Add the starting `positions` to claims of never-read partitions; a claim without one will be rejected. If the
-        hub is unreachable, write only pending transitions."""
+        """Add the starting `positions` to the claims of never-read partitions; claims without a position will be
+        rejected. If the hub is unreachable (None), write only the pending transitions."""
         turn = self._turn
         assert turn is not None, "positions are resolved in a turn"
         if positions is None:
@@ -344,18 +345,18 @@ class MemberEngine:
                 _LOG.info("Checkpoint rejected: %s. partition=%s", rejection.reason, rejection.transition.partition)
         self._member = self._member.after_commit(outcome, turn.now, now.monotonic, self.query)
         self.query = self.query.after_commit(outcome)
-        # If the store keeps no rows of members, every owner counts as one.
+        # If the store keeps no rows of members, every owner counts as a member.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = self._member.in_handover(snapshot)
         decision = turn.decision
         if decision is not None:
             if self.rebalancing and decision.transitions:
                 decision = replace(decision, rebalance_now=True)
-            if _came_to_nothing(decision, outcome):
+            if _had_no_effect(decision, outcome):
                 decision = replace(decision, rebalance_now=False)
             self.cycles += not decision.rebalance_now
             goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
-            self.idle_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
+            self.idle_cycles += turn.view is not None and not goes_on  # if there is no view, the hub did not answer
         self._pace = self._pace.after_turn(
             self.settings,
             self.rng,
@@ -387,7 +388,7 @@ class MemberEngine:
         return []
 
     def _tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
-        """Whether this member must run the store's maintenance after this turn; records that it did."""
+        """Whether this member must run the store's maintenance after this turn. If so, this records the run."""
         versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
         if not (
             tidying_due(versions, passed, self.settings.tidy_interval) and balancing.leads(self._member, snapshot, now)
@@ -398,13 +399,14 @@ class MemberEngine:
 
 
 def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:
-    """The never-read partitions to be claimed."""
+    """The never-read partitions that `decided` claims."""
     taken, leases = [transition for transition in decided if isinstance(transition, Take)], view.snapshot.leases
     return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
 
 
-def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
-    """Whether the store wrote none of the decision although no race was lost: it is retried in the next cycle."""
+def _had_no_effect(decision: Decision, outcome: Outcome) -> bool:
+    """Whether the store wrote none of the decision's transitions although no race was lost. If so, the next cycle
+    retries them."""
     written = (*outcome.accepted, *(rejection.transition for rejection in outcome.rejected))
     settled = {getattr(transition, "partition", None) for transition in written}
     decided = {getattr(transition, "partition", None) for transition in decision.transitions}

@@ -15,15 +15,15 @@ _LOG = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Whether the batch in flight has exceeded `maxStall`. `drained`: this member set its own state to leaving for
-    that."""
+    """The state of a hang. `active`: the batch in flight has exceeded `maxStall`. `drained`: this member has set its
+    own state to leaving because of that."""
 
     active: bool = False
     drained: bool = False
 
     @property
     def is_over(self) -> bool:
-        """Whether the batch has ended, so that this turn ends the leaving state."""
+        """Whether the batch has ended, so that this turn sets the member to active again."""
         return self.drained and not self.active
 
     def checked(self, query: QueryState, limit: float | None, now: float, owned: Iterable[str]) -> Hang:
@@ -40,8 +40,8 @@ class Hang:
         return replace(self, active=active)
 
     def drain(self, row: Member | None, drain: Drain) -> tuple[Hang, list[Drain]]:
-        """While the query hangs, `drain` this member, whose `row` is given, so that others take its partitions;
-        afterwards undo that, but not an operator's order."""
+        """While the query hangs, `drain` this member, which has this `row`, so that others take its partitions. After
+        the hang, undo that drain, but not an operator's."""
         if row is None or not (self.active or self.drained):
             return self, []
         is_active = row.state is MemberState.ACTIVE

@@ -1,4 +1,4 @@
-"""Lags, written to the lease table along with renewals and checkpoints. Pure."""
+"""Adds lags to renewals and checkpoints, which write them to the lease table. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LagLookup = Callable[[str, int], Lag | None]
 
 
 def current(find_lag: LagLookup, lease: Lease | None, partition: str, next: int) -> Lag | None:
-    """The lag of `partition` from `next` on, with the wait recorded in its `lease`."""
+    """The lag of `partition` from `next` on, combined with the waiting time recorded in its `lease`; None if "
+    "unknown."""
     lag = find_lag(partition, next)
     return lag and lag.with_wait_from(lease.lag if lease else None)
 

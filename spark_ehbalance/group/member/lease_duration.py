@@ -1,5 +1,5 @@
-"""One member's lease duration and, for the leader, the group's next one. The rule is in `group.durations`. No clock, no
-I/O."""
+"""One member's lease duration and, if the member is the leader, the group's next lease duration. The rule is in
+`group.durations`. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Commits in the median, so that one slow commit does not count. Two are enough: members that start together need the
-#: median before the first leases expire.
-_MOST_COMMITS, _FEWEST_COMMITS = 9, 2
+#: Maximum and minimum number of commits in the median. With the median, one slow commit does not count. Two commits are
+#: enough, because members that start together need the median before the first leases expire.
+_MAX_COMMITS, _MIN_COMMITS = 9, 2
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseDuration:
     """The durations that apply to the member `author`, in seconds. Call `updated` after each read and commit.
 
-    `configured` is the member's option, `group` the group's duration, `own` the one after which others declare this
-    member dead: its row's, or the group's if shorter. `durations` are those of all members as of the last read or
-    commit, `commits` the seconds of the last commits. For the leader the group's is too long since `too_long_since`
-    (monotonic).
+    `configured` is the member's option and `group` is the group's duration. `own` is the duration after which others
+    declare this member dead: the one in its row, or the group's if that is shorter. `durations` are all members' as of
+    the last read or commit. `commits` are the durations of the last commits in seconds. `too_long_since` is set on the
+    leader only: the monotonic time since which the group's duration has been too long.
     """
 
     author: Author
@@ -48,7 +48,7 @@ class LeaseDuration:
         group = self.configured if in_table is None else in_table / 1000
         stated = row.lease_duration_ms if row is not None and row.incarnation == self.author.incarnation else None
         own = min(group, self.configured if stated is None else stated / 1000)
-        # No warning if commits need it, even if they have become faster since.
+        # Do not warn if commits need this duration, even if they have become faster since.
         if group not in (self.group, self.configured) and lowered(self.configured, needed(snapshot)) <= self.configured:
             _LOG.warning(
                 "The group's lease duration applies, not the configured one. group=%g leaseDuration=%g leader=%s",
@@ -63,25 +63,25 @@ class LeaseDuration:
 
     @property
     def shortest(self) -> float:
-        """Seconds without a renewal before which no member is declared dead."""
+        """The shortest time without a renewal, in seconds, after which any member is declared dead."""
         return max(self.durations.shortest, self.durations.needs)
 
     def with_commit(self, seconds: float) -> LeaseDuration:
         """The state after a commit of this duration, without lost races."""
-        return replace(self, commits=(*self.commits, min(LONGEST_COMMIT, seconds))[-_MOST_COMMITS:])
+        return replace(self, commits=(*self.commits, min(LONGEST_COMMIT, seconds))[-_MAX_COMMITS:])
 
     @property
     def commit_ms(self) -> float | None:
         """The median duration of commits; None until known."""
-        return 1000 * median_low(self.commits) if len(self.commits) >= _FEWEST_COMMITS else None
+        return 1000 * median_low(self.commits) if len(self.commits) >= _MIN_COMMITS else None
 
     @property
     def first_commit_ms(self) -> float:
-        """The duration of a commit while no member's row has one."""
+        """The duration of a commit that is used as long as no member's row contains one."""
         return 1000 * min(self.commits, default=0.0)
 
     def next_change(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
-        """The change of the group's duration, if this member is the leader and one is due."""
+        """The next state, and the change of the group's duration if this member is the leader and a change is due."""
         right = replace(self, too_long_since=None)
         if snapshot.leader != self.author.id or snapshot.table is None:
             return right, []
@@ -93,6 +93,6 @@ class LeaseDuration:
         if wanted_ms >= present:
             return right, []
         since = now if self.too_long_since is None else self.too_long_since
-        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # of the new one: the present may be absurd
+        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # not the present duration's, which may be absurd
         change = SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)
         return replace(self, too_long_since=since), [change] if lowers else []

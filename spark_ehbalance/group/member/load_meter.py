@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.model import Load, MemberLoad
 
-#: Time constant of the moving averages in seconds: longer than a batch, so that a burst moves no partition.
+#: Time constant of the moving averages in seconds. It is longer than a batch, so that a burst of events does not make a
+#: partition move.
 _MEMORY = 60.0
 
-#: Seconds between two measurements: more would only measure the hub watcher's own interval.
+#: Seconds between two measurements. More frequent ones would only measure the hub watcher's own interval.
 _INTERVAL = 1.0
 
-#: Seconds before a partition's measurements replace those of its last owner.
+#: Seconds for which a partition must be measured before the result replaces its last owner's load.
 _WARM_UP = 10.0
 
 
@@ -65,11 +66,11 @@ class LoadMeter:
         return now >= self._due
 
     def batch_begun(self, now: float) -> LoadMeter:
-        """The query has been given a batch."""
+        """The state after the query was given a batch."""
         return replace(self, _began=now)
 
     def batch_ended(self, now: float, events: int = 0) -> LoadMeter:
-        """The sink finished the batch with this number of sequence numbers. Idempotent."""
+        """The state after the sink finished the batch, which contained `events` sequence numbers. Idempotent."""
         if self._began is None:
             return self
         seconds = now - self._began
@@ -79,8 +80,11 @@ class LoadMeter:
     def measured(
         self, now: float, ends: Mapping[str, int], positions: Mapping[str, int], cpu: CpuTime | None = None
     ) -> LoadMeter:
-        """The state after measuring `ends` (the sequence numbers after the last events) of the partitions in
-        `positions`, at which reading continues. `cpu` is None if the host does not report it. Unchanged if not due."""
+        """The state after a measurement; unchanged if none is due.
+
+        `ends` are the sequence numbers after the partitions' last events, and `positions` those at which reading
+        continues. `cpu` is None if the host does not report it.
+        """
         if not self.is_due(now):
             return self
         partitions = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
@@ -124,7 +128,7 @@ class LoadMeter:
 
 
 def _weight(since: float, before: float, now: float) -> float:
-    """The weight of a measurement from `before` to `now` in a moving average that began at `since`: initially the
-    mean."""
+    """The weight of a measurement from `before` to `now` in a moving average that began at `since`. At first the
+    weights make the average equal to the mean."""
     passed = now - before
     return max(1 - math.exp(-passed / _MEMORY), passed / (now - since)) if passed > 0 else 0.0

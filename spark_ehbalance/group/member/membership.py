@@ -21,11 +21,11 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The longest time between two reads of the table, as a part of the lease duration: a pause of a sixth, with jitter,
-#: and two requests that time out after a sixth each.
-_BETWEEN_TRIES = 2 / 3
+#: The longest time between two attempts to read the table, as a part of the lease duration: a pause of a sixth, with
+#: jitter, and two requests that time out after a sixth each.
+_MAX_READ_GAP = 2 / 3
 
-#: `renewed` and `lasts` without any lease.
+#: The values of `renewed` and `lasts` for a member without leases.
 _NEVER = (float("inf"), 0.0)
 
 
@@ -39,8 +39,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class OwnedLease:
-    """An owned lease, last `renewed` at that monotonic time and valid for `lasts` seconds from then. With a
-    `handover_pending` no new batch is planned with it. `since_ms` is the lease's `owned_since_ms`."""
+    """An owned lease, last `renewed` at that monotonic time and valid for `lasts` seconds from then. No new batch is
+    planned with a lease that has `handover_pending`. `since_ms` is the lease's `owned_since_ms`."""
 
     epoch: int
     checkpoint: Position
@@ -58,8 +58,8 @@ class OwnedLease:
 
 
 class ResumePoint(NamedTuple):
-    """A position in a partition at which an earlier process of the member was reading: sequence number,
-    `owned_since_ms` (0: unknown) and epoch of its lease."""
+    """The position at which an earlier process of the member was reading a partition: the `next` sequence number, and
+    the lease's `owned_since_ms` (0: unknown) and epoch."""
 
     next: int
     since_ms: int = 0
@@ -70,12 +70,12 @@ class ResumePoint(NamedTuple):
 class ReadState:
     """The result of the last read. `drained`: an operator or this member set its state to leaving.
 
-    Times are monotonic: `at` the end of the read, `begun` its begin, `before` the begin of the one before, `changed_at`
-    the first read of the present version, and `unwritable_at` the last read at which the table had not changed for half
-    a lease duration. All live members try to write within a third, so none can write, and no lease expires. `tried` is
-    the last attempt, `away` whether it failed.
+    Times are monotonic: `at` is the end of the read, `begun` is its start, `before` is the start of the previous read,
+    and `changed_at` is the first read of the present version. `unwritable_at` is the last read at which the table had
+    not changed for half a lease duration: all live members try to write within a third, so none of them can write, and
+    no lease expires. `tried` is the time of the last attempt to read, and `away` is whether it failed.
 
-    A process may be suspended during a read, so its result is only valid as of its begin.
+    A process may be suspended during a read, so the result is only valid as of the read's start.
     """
 
     snapshot: Snapshot | None = None
@@ -91,14 +91,14 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """The result of this process's commits: `Member.joined` (None: it has not joined), `QueryRecord.start` and
-    `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last effective commit.
-    `failing`: the last attempt failed.
+    """The result of this process's commits. `joined` is `Member.joined` (None: the process has not joined); `start` and
+    `begun` are the fields of `QueryRecord`. `heartbeat` is the monotonic time of the last heartbeat, and `at` is the
+    monotonic time at which the last effective commit began. `failing`: the last attempt failed.
     """
 
     joined: int | None = None
-    #: Partition and epoch of leases that an earlier process of this member claimed between this one's read and its
-    #: join. They are claimed again, because the hub cannot fence that process by the same epoch.
+    #: Partitions and epochs of the leases that an earlier process of this member claimed between this process's read
+    #: and its join. They are claimed again, because with the same epoch the hub cannot fence the earlier process.
     unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
     begun: int = 0
@@ -119,7 +119,7 @@ class GroupState:
 
 @dataclass(frozen=True)
 class OwnedLeases:
-    """The owned `leases`, also `by_partition`."""
+    """The owned `leases`, and the same leases `by_partition`."""
 
     leases: Sequence[Lease] = ()
     by_partition: Mapping[str, OwnedLease] = field(default_factory=dict)
@@ -132,12 +132,12 @@ class OwnedLeases:
 
 @dataclass(frozen=True)
 class Membership:
-    """One process's state as a member. `after_read` returns the next state after a read of the table, `after_commit`
-    after a commit.
+    """One process's state as a member. `after_read` returns the next state after a read of the table, and
+    `after_commit` the next state after a commit.
 
-    `resume` are the partitions that an earlier process of this member was reading: like the member's leases in the
-    table they are claimed at once, if they are free and would continue there. `duration` are the lease durations in
-    force.
+    `resume` are the partitions that an earlier process of this member was reading. Like the member's leases in the
+    table, they are claimed at once if they are unowned and reading would continue at the same position. `duration`
+    contains the lease durations in force.
     """
 
     author: Author
@@ -157,7 +157,7 @@ class Membership:
         resume: Mapping[str, ResumePoint] | None = None,
         checked: Snapshot | None = None,
     ) -> Membership:
-        """The state before the first read. `checked` is the table that was compared with the query's checkpoint."""
+        """The state before the first read. `checked` is the snapshot that was compared with the query's checkpoint."""
         duration = LeaseDuration.initial(author, settings.lease_duration)
         # The first partitions give an empty table its id.
         state = GroupState(checked.leases, checked.table) if checked and checked.leases else GroupState()
@@ -165,8 +165,8 @@ class Membership:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot of the last read; there must have been one."""
-        assert self.read_state.snapshot is not None, "a read comes first"
+        """The snapshot of the last read. A read must have succeeded before."""
+        assert self.read_state.snapshot is not None, "there was no read yet"
         return self.read_state.snapshot
 
     @property
@@ -182,7 +182,7 @@ class Membership:
     # --- a read of the table -----------------------------------------------------------------------------------
 
     def after_read(self, snapshot: Snapshot, now: Clocks, query: QueryState, begun: float | None = None) -> Membership:
-        """The state after a read that had `begun` at that monotonic time (None: just now).
+        """The state after a read that began at the monotonic time `begun` (None: just now).
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if the table was replaced or
         rolled back.
@@ -216,7 +216,7 @@ class Membership:
         row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
         left = (
             record is not None and not record.run and record.start == self.commit_state.start
-        )  # its commit was in doubt
+        )  # the outcome of its commit was unknown
         by_run = record is not None and not left and record.run != own
         if not by_run and (row is None or row.incarnation == own):
             return
@@ -229,8 +229,8 @@ class Membership:
 
     @property
     def read_due(self) -> float:
-        """The monotonic time of the next mandatory read: often enough to notice the expiry of any member, also of one
-        with a shorter lease duration than the group's."""
+        """The monotonic time of the next mandatory read. Reads are frequent enough to detect the expiry of any member,
+        including members with a shorter lease duration than the group's."""
         return (
             float("inf")
             if self.read_state.snapshot is None
@@ -238,16 +238,16 @@ class Membership:
         )
 
     def read_failed(self, now: float, begun: float | None = None) -> Membership:
-        """The state after a failed read that had `begun` at that monotonic time (None: just now)."""
-        suspended = begun is not None and now - begun >= self._between_tries  # the store may be back
+        """The state after a failed read that began at the monotonic time `begun` (None: just now)."""
+        suspended = begun is not None and now - begun >= self._between_tries  # the store may be available again
         return replace(self, read_state=replace(self.read_state, tried=now, away=not suspended))
 
     def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
         """The state with the read's result and the observations that follow."""
         last, at, observations = self.read_state, now.monotonic, self.group_state.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
-            # After a long time without a read, others may have been alive; without a write, they may have been unable
-            # to write as well. All members get a full lease duration again.
+            # After a long time without a read, other members may have renewed unobserved; after a long time without a
+            # write, they may have been unable to write as well. All members get a full lease duration again.
             observations = observations.restarted()
         changed = last.snapshot is None or last.snapshot.version != snapshot.version
         unchanged_for_long = not changed and begun - last.changed_at > self.duration.durations.longest / 2
@@ -275,10 +275,10 @@ class Membership:
         return replace(self, commit_state=replace(self.commit_state, failing=True))
 
     def after_commit(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
-        """The state after a commit that `ended` at that monotonic time. Raises as `after_read`.
+        """The state after a commit that `ended` at that monotonic time. Raises the same errors as `after_read`.
 
-        `now` is a time before the commit, so that this member never relies on a lease for longer than others do. For
-        the same reason others' writes before the commit count as observed at its end.
+        `now` is a time before the commit, so that this member never relies on a lease for longer than other members do.
+        For the same reason, other members' writes before the commit count as observed at its end.
         """
         snapshot = outcome.after
         if snapshot is self.read_state.snapshot and not outcome.accepted and not outcome.rejected:
@@ -291,7 +291,7 @@ class Membership:
         if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
-            # Others' time counts from the next read, because all of them can read this commit before.
+            # Other members' durations count from the next read, by which all of them can have read this commit.
             observations = observations.restarted()
         belief, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
         return replace(member, group_state=belief, commit_state=written)._holding(snapshot, now, _renewed(outcome))
@@ -313,16 +313,17 @@ class Membership:
     # --- derived from both -------------------------------------------------------------------------------------
 
     def renewal_due(self, ahead: float = 0.0) -> float:
-        """The monotonic time of the next renewal, earlier by the part `ahead` of its interval."""
+        """The monotonic time of the next renewal, which is early by the part `ahead` of its interval."""
         renewed, lasts = min(self.owned_leases.first_due, (self.commit_state.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
     def still_valid(self, holdings: Mapping[str, OwnedLease], now: float) -> Mapping[str, OwnedLease]:
-        """Those of `holdings` that have not expired at monotonic time `now`.
+        """The leases among `holdings` that have not expired at monotonic time `now`.
 
-        All of them if the table was unwritable a short time ago, because others then wait for a full lease duration
-        again; and while the store is unavailable, because nobody can take them in the table, and the hub's epochs keep
-        two readers apart. A process that was suspended owns nothing until its next read.
+        All of them count as valid if the table was unwritable a short time ago, because other members then wait for a
+        full lease duration again. They also count as valid while the store is unavailable, because nobody can take them
+        in the table, and the hub's owner levels prevent two readers at the same time. A process that was suspended owns
+        nothing until its next read.
         """
         unwritable = now - self.read_state.unwritable_at < renewal_interval(self.duration.own)
         away = self.read_state.away and now - self.read_state.tried < self._between_tries
@@ -332,8 +333,8 @@ class Membership:
 
     @property
     def _between_tries(self) -> float:
-        """Seconds without an attempt to read the table after which this process counts as suspended."""
-        return max(2 * self.settings.balance_interval, _BETWEEN_TRIES * self.duration.own)
+        """The time without an attempt to read the table, in seconds, after which this process counts as suspended."""
+        return max(2 * self.settings.balance_interval, _MAX_READ_GAP * self.duration.own)
 
     def in_handover(self, snapshot: Snapshot) -> bool:
         """Whether a handover from or to this member is pending."""
@@ -341,7 +342,7 @@ class Membership:
         return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
     def join(self, at_ms: int, query: QueryState) -> list[Join]:
-        """The transition by which this process becomes a member, if it is not one in the last snapshot."""
+        """The transition by which this process becomes a member, unless it is a member in the last snapshot."""
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
         if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
@@ -362,7 +363,7 @@ class Membership:
         ]
 
     def advance(self, at_ms: int, query: QueryState) -> list[Advance]:
-        """The transition that records the finished and the begun batch, unless they are recorded."""
+        """The transition that records the finished and the begun batch, unless the table contains them already."""
         record, batch, begun, planner = self._record(self.snapshot), query.batch, query.begun, query.planner
         if not self.joined or not record:
             return []
@@ -372,7 +373,7 @@ class Membership:
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
     def heartbeat(self, at_ms: int, query: QueryState) -> Heartbeat:
-        """The heartbeat. It contains the group's lease duration, which from then on applies to this member."""
+        """The heartbeat. It contains the group's lease duration, which applies to this member from then on."""
         return Heartbeat(
             by=self.author,
             at_ms=at_ms,
@@ -392,7 +393,7 @@ class Membership:
         return replace(self, duration=duration, owned_leases=replace(self.owned_leases, by_partition=holdings))
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
-        """Whether writes failed for so long that other live members may have been unable to write, too."""
+        """Whether writes have failed for so long that other live members may have been unable to write as well."""
         if not self.commit_state.failing or self.read_state.snapshot is None:
             return False
         return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)
@@ -406,7 +407,7 @@ class Membership:
         belief = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
         if own == self.owned_leases.leases and not renewed:
             return replace(self, group_state=belief)
-        # A lease from another member counts from the handover, which followed the last read without it.
+        # A lease handed over by another member is valid from the handover, which followed the last read without it.
         since = self.read_state.before if renewed is None else self.read_state.begun
         holdings = {}
         for lease in own:

@@ -15,18 +15,18 @@ from spark_ehbalance.group.strategies.base import Decision
 #: Jitter of intervals, as in the Azure SDKs, so that members do not act in lockstep.
 _JITTER = (0.8, 1.2)
 
-#: Renewals are early by up to this part of their interval. Otherwise members that started together renew at the same
-#: moments forever: 200 members lost four races per commit instead of half a race.
-_RENEWED_AHEAD = 0.2
+#: Renewals are early by up to this part of their interval. Otherwise, members that started together would always renew
+#: at the same moments: 200 members then lost four races per commit instead of half a race.
+_MAX_RENEWAL_LEAD = 0.2
 
 _NEVER = float("inf")
 
-#: Seconds before the first retry when the store is unavailable; doubled up to half a renewal interval, because all
-#: members must renew within a third of the lease duration after the store's return.
+#: Seconds before the first retry when the store is unavailable. The pause is doubled up to half a renewal interval,
+#: because all members must renew within a third of the lease duration after the store becomes available again.
 FIRST_PAUSE = 0.1
 
-#: Versions between two maintenance runs of the leader, if `Settings.tidy_interval` is not over earlier: a new reader
-#: reads at most as many log files, about a second on a storage account.
+#: Versions between two maintenance runs of the leader, unless `Settings.tidy_interval` ends earlier. A new reader reads
+#: at most this many log files, which takes about a second on a storage account.
 _TIDY_VERSIONS = 100
 
 
@@ -43,12 +43,12 @@ def jittered(interval: float, rng: random.Random) -> float:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When one member acts: it balances at `balance_at`, reads at `read_at`, and does nothing before `paused_until`,
-    because the store was unavailable or too many races were lost. Each method that changes it returns the next.
+    because the store was unavailable or too many races were lost. Methods return the next pace.
 
-    Before `others_until` only due renewals are committed, before `routine_at` no commit contains only routine, and
-    before `progress_at` none only progress, unless the member is `hurried` because others wait for its progress. A
-    commit waits `held_until` then. `latency` is the moving average of a commit's duration. `ahead` is the part of
-    their interval by which the next renewals are early.
+    Before `others_until`, only due renewals are committed. Before `routine_at`, no commit contains only routine
+    transitions. Before `progress_at`, no commit contains only progress, unless the member is `hurried` because others
+    wait for its progress. A commit that must wait is `held_until` its time comes. `latency` is the moving average of a
+    commit's duration. `ahead` is the part of their interval by which the next renewals are early.
     """
 
     balance_at: float = 0.0
@@ -63,7 +63,7 @@ class Pace:
     hurried: bool = False
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
-        """When the next turn is due. `progress`: there is new progress to commit."""
+        """When the next turn is due. `progress`: whether there is new progress to commit."""
         due = min(max(self.balance_at, self.others_until), self.read_at, renewal_due, self.held_until)
         if progress:
             due = min(due, max(self.routine_at, self.others_until, 0.0 if self.hurried else self.progress_at))
@@ -94,12 +94,15 @@ class Pace:
         waited: float,
         decision: Decision | None,
     ) -> Pace:
-        """The pace after a turn that began at `now`. `in_handover`: a handover from or to this member is pending.
-        `took`: seconds of its commit, including `waited` for others that won the race; None: no commit. `decision`:
-        None if the turn did not balance."""
+        """The pace after a turn that began at `now`.
+
+        `in_handover`: whether a handover from or to this member is pending. `took` is the duration of the turn's commit
+        in seconds, including the `waited` seconds for others that won races; None if there was no commit. `decision` is
+        None if the turn did not balance.
+        """
         latency = self.latency if took is None else 0.7 * self.latency + 0.3 * min(LONGEST_COMMIT, took)
-        # Only routine waits, never due renewals and changes of owners. A member that waited for others gives them
-        # precedence for as long; otherwise some win again and again, and others lose their leases.
+        # Only routine transitions wait, never due renewals and changes of owners. A member that waited for others gives
+        # them precedence for the same time; otherwise, some members would always win and others lose their leases.
         spacing = members * latency / STORE_SHARE
         interval = min(max(settings.read_interval, spacing), settings.balance_interval)
         read_at = now + jittered(settings.handover_read_interval if in_handover else interval, rng)
@@ -109,7 +112,7 @@ class Pace:
             pace = replace(pace, others_until=others_until, progress_at=now + settings.checkpoint_interval)
             if settings.capabilities.atomic:
                 routine_at = now + jittered(spacing, rng)
-                pace = replace(pace, routine_at=routine_at, ahead=rng.uniform(0, _RENEWED_AHEAD))
+                pace = replace(pace, routine_at=routine_at, ahead=rng.uniform(0, _MAX_RENEWAL_LEAD))
         if decision is not None:
             wait = jittered(settings.balance_interval, rng)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
@@ -117,7 +120,7 @@ class Pace:
         if settings.read_interval >= settings.balance_interval:
             pace = replace(pace, read_at=max(now, pace.balance_at))  # each balancing begins with a read
         if not settings.capabilities.atomic:
-            pace = replace(pace, routine_at=pace.balance_at)  # each write is a request: it waits for the next read
+            pace = replace(pace, routine_at=pace.balance_at)  # each change is a separate request, so wait for the read
         return pace
 
 

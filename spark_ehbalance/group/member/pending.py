@@ -1,4 +1,4 @@
-"""A member's transitions apart from the strategy's decisions: membership, renewals, progress, releases. Pure."""
+"""A member's transitions other than the strategy's decisions: membership, renewals, progress, releases. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from spark_ehbalance.group.model import Lease, Load
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: The query's progress; and all transitions on which no other member's decisions depend.
+#: The transitions that record progress, and all transitions on which no other member's decisions depend.
 _PROGRESS = frozenset({Advance, Checkpoint})
 _ROUTINE = _PROGRESS | {Heartbeat, Renew}
 
-#: A load is written again if it changed by more than this part and by more than this rate (events per second), because
-#: each change makes all members decide again. A backlog counts as a rate over this many seconds.
-_LOAD_CHANGE, _LEAST_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
+#: A load is written again only if it changed by more than this part and by more than this rate (events per second),
+#: because each change makes all members decide again. A backlog counts as a rate over this many seconds.
+_LOAD_CHANGE, _MIN_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 
 
 def is_routine(transitions: Iterable[Transition]) -> bool:
@@ -50,10 +50,10 @@ def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
 def pending(
     member: Membership, query: QueryState, in_flight: frozenset[str], now: Clocks, *, leaving: bool
 ) -> list[Transition]:
-    """The transitions after a read, without balancing: join, heartbeat, progress, releases, renewals.
+    """The transitions after a read, other than balancing: join, heartbeat, progress, releases, renewals.
 
-    A member that is `leaving` releases all partitions not `in_flight`. Every commit includes early renewals, so that
-    few commits contain only renewals.
+    A member that is `leaving` releases all partitions that are not `in_flight`. Every commit includes early renewals,
+    so that few commits contain nothing but renewals.
     """
     by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.early_renewal_part
     transitions: list[Transition] = [*member.join(at_ms, query)]
@@ -71,7 +71,7 @@ def pending(
         elif holding.handover_pending and at_rest:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.renewed + part * holding.lasts <= now.monotonic and (
-            partition not in query.progress or not member.settings.capabilities.atomic  # else a checkpoint is a renewal
+            partition not in query.progress or not member.settings.capabilities.atomic  # else the checkpoint renews it
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
@@ -86,8 +86,8 @@ def found(
     ends: Mapping[str, Position],
     at_ms: int,
 ) -> Iterator[Transition]:
-    """Transitions that record new `partitions` of the hub, its creation time, and `latest_ms` and `ends`, the meaning
-    of `latest` for the whole group."""
+    """Transitions that record new `partitions` of the hub, the hub's creation time, and the meaning of `latest` for the
+    whole group (`latest_ms` and `ends`)."""
     by, snapshot, members = member.author, member.snapshot, member.settings.capabilities.members
     new_table, creates = not snapshot.leases, False
     if member.joined or new_table:
@@ -99,12 +99,12 @@ def found(
     if creates and hub_created_ms is not None:
         yield RecordHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
     if members and (creates or snapshot.table) and snapshot.latest_ms is None:
-        # With the first commit, so that a query stopped before its first batch counts as started.
+        # Part of the first commit, so that a query stopped before its first batch counts as started.
         yield RecordLatest(by=by, at_ms=at_ms, latest_ms=latest_ms, ends=ends)
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
-    """The last commit: progress, then releases, then the leave."""
+    """The transitions of the last commit: progress, then releases, then the leave."""
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
@@ -114,19 +114,19 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-        # Rejected after a handover, which changes the epoch; accepted if the next owner has left.
+        # Rejected if the handover was accepted, because that changes the epoch; accepted if the next owner has left.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 
 
 def _unclaimed(member: Membership) -> list[Lease]:
-    """The leases in `CommitState.unclaimed` that are still as they were."""
+    """The leases in `CommitState.unclaimed` that have not changed since."""
     own, unclaimed = member.snapshot.owned_by(member.author.id), member.commit_state.unclaimed
     return [lease for lease in own if (lease.partition, lease.epoch) in unclaimed]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
-    """Resets and checkpoints, resets first because checkpoints continue from there."""
+    """Resets and checkpoints. Resets come first, because the checkpoints continue from them."""
     by = member.author
     resets: list[Transition] = [
         Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
@@ -145,21 +145,21 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
 
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:
-    """The load of `partition` if it differs enough from the table's."""
+    """The load of `partition`, or None if it hardly differs from the load in the table."""
     load, lease = query.loads.get(partition), member.group_state.leases.get(partition)
     if load is None or lease is None or lease.load is None:
         return load
     known = lease.load
     change = abs(load.rate - known.rate) + abs(load.backlog - known.backlog) / _BACKLOG_SECONDS
-    least = max(_LOAD_CHANGE * (known.rate + known.backlog / _BACKLOG_SECONDS), _LEAST_LOAD_CHANGE)
+    least = max(_LOAD_CHANGE * (known.rate + known.backlog / _BACKLOG_SECONDS), _MIN_LOAD_CHANGE)
     return load if change > least else None
 
 
 def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transition]:
-    """Claims of an earlier process's leases: each start gets a new epoch, which fences that process.
+    """Claims of an earlier process's leases. Each start thereby gets a new epoch, which fences the earlier process.
 
-    Leases beyond this member's limit are released, preferably not those it was reading; handovers to it beyond the
-    limit are cancelled.
+    Leases beyond this member's limit are released, preferably leases that the earlier process was not reading. Pending
+    handovers to this member beyond the limit are cancelled.
     """
     by, limit = member.author, member.settings.max_owned
     own = _resumable(member, snapshot)
@@ -174,7 +174,8 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
 
 
 def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> list[Transition]:
-    """Claims of `own` leases of an earlier process; leases beyond the limit, of which `held` are used, are released."""
+    """Claims of an earlier process's leases (`own`). Leases beyond the limit are released; `held` partitions already
+    count towards the limit."""
     by, limit = member.author, member.settings.max_owned
     kept = own if limit is None else own[: max(0, limit - held)]
     transitions: list[Transition] = []
@@ -189,7 +190,7 @@ def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> 
 
 
 def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
-    """The leases of an earlier process of this member, those that it was reading first."""
+    """The leases of an earlier process of this member. The leases that it was reading come first."""
     owner, resumable = member.author.id, []
     candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
     for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):

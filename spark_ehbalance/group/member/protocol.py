@@ -16,12 +16,12 @@ from spark_ehbalance.group.strategies.base import Decision, View
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The turn is due (`MemberEngine.due`), or the query reported something."""
+    """The next turn is due (`MemberEngine.due`), or the query reported something."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRead:
-    """The lease table contains `snapshot`. The hub has these `partitions` and creation time (None: unknown)."""
+    """The lease table contains `snapshot`. The hub has these `partitions` and this creation time (None: unknown)."""
 
     snapshot: Snapshot
     partitions: tuple[str, ...]
@@ -30,14 +30,15 @@ class GroupRead:
 
 @dataclass(frozen=True, slots=True)
 class PositionsResolved:
-    """The resolved starting `positions`, without partitions for which the hub did not answer; None: for none at all."""
+    """The resolved starting `positions`, without the partitions for which the hub did not answer; None if it did not
+    answer at all."""
 
     positions: Mapping[str, Position] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit has this `outcome`, after `seconds` including lost races."""
+    """The commit ended with this `outcome` after `seconds`, including lost races."""
 
     outcome: Outcome
     seconds: float = 0.0
@@ -62,7 +63,7 @@ class ReadRequested:
 
 @dataclass(frozen=True, slots=True)
 class RebalancingBegan:
-    """Balance now, and again as long as there is something to take, until `RebalancingEnded`."""
+    """Balance now, and repeat as long as there are partitions to take, until `RebalancingEnded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,13 @@ class RebalancingEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """Take no more partitions, and release all not in flight, beginning with a turn that is due now."""
+    """Take no more partitions, and release all partitions that are not in flight. The next turn is due now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The next turn is due now and the last one: it commits the progress, releases all leases and leaves."""
+    """The next turn is due now and is the last one: it commits the progress, releases all leases and leaves the
+    group."""
 
 
 Request = ReadRequested | RebalancingBegan | RebalancingEnded | LeaveRequested | StopRequested
@@ -94,7 +96,7 @@ class ReadGroup:
 
 @dataclass(frozen=True, slots=True)
 class ResolvePositions:
-    """Resolve the starting positions of `partitions`; `latest` means `latest_ms` of the hub's clock."""
+    """Resolve the starting positions of `partitions`; `latest` means the time `latest_ms` by the hub's clock."""
 
     partitions: Sequence[str]
     latest_ms: int
@@ -102,7 +104,7 @@ class ResolvePositions:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Commit `changes` to the lease table, which contained `base`."""
+    """Commit `changes` to the lease table, which contained `base` when it was read."""
 
     base: Snapshot = field(repr=False)
     changes: Sequence[Transition]
@@ -110,7 +112,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """Log the `decision` of a balancing cycle on `view` (None: the strategy did not run)."""
+    """Log the `decision` of a balancing cycle. `view` is the strategy's input; None if the strategy did not run."""
 
     decision: Decision
     view: View | None = field(repr=False)
@@ -118,7 +120,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """Record the history of a commit; with `tidies` also run the store's maintenance."""
+    """Record the history of a commit. If `tidies` is true, run the store's maintenance too."""
 
     outcome: Outcome = field(repr=False)
     tidies: bool

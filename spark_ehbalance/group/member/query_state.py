@@ -22,11 +22,11 @@ class Progress:
 class QueryState:
     """State reported by a query; methods return the next state.
 
-    `progress` and `resets` are by partition, until they are committed. `in_flight` are the partitions of the current
-    batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` the member's.
-    `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch that the sink
-    finished, `begun` the last one given to it, planned by the run `planner`. `asked_ms` and `left_out` are those of
-    `Member`.
+    `progress` and `resets` map partitions to positions that are not committed yet. `in_flight` are the partitions of
+    the current batch, which began at monotonic time `batch_began`. `loads` are the partitions' loads and `load` is the
+    member's. `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch that the sink
+    finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. For `asked_ms`
+    and `left_out`, see `Member`.
     """
 
     progress: Mapping[str, Progress] = field(default_factory=dict)

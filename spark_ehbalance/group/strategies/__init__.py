@@ -1,7 +1,7 @@
-"""Strategies assign partitions to members. Each is a pure function in a module of its own; the option `strategy` names
-the module.
+"""Strategies, which assign partitions to members. Each is a pure function in its own module; the option `strategy`
+names the module.
 
-Modules in this folder with a `STRATEGY` are discovered automatically.
+Modules in this folder that define `STRATEGY` are discovered automatically.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REACTIVE = frozenset(name for name, declaration in DECLARATIONS.items() if decla
 class NamedStrategy:
     """The strategy `name` with `parameters` (None: the defaults).
 
-    It also resolves stuck handovers, and applies a common rule while members have different strategies.
+    It also resolves stuck handovers, and applies the common rule while members have different strategies.
     """
 
     name: str

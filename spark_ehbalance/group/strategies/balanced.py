@@ -1,4 +1,4 @@
-"""The Event Processor's balanced strategy: at most one partition more per cycle.
+"""The Event Processor's balanced strategy: a member takes at most one partition per cycle.
 
 Source: the partition load balancers of the Azure SDKs (`EventProcessorClient`, LoadBalancingStrategy.Balanced). With
 P partitions and K owners:
@@ -11,7 +11,7 @@ P partitions and K owners:
     owners own more than ceil(P / K)               → steal a random one of theirs
     own < floor, and owners own more than floor    → steal a random one of theirs
 
-If some owners' limits are below the floor, the others share the rest in the same way; the SDKs have no limits.
+If some owners' limits are below the floor, the other owners share the rest in the same way. The SDKs have no limits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def balanced(view: View) -> Decision:
 
 
 def next_partition(distribution: Distribution, view: View) -> tuple[str | None, str]:
-    """The partition that this member should take next, None if none, and the reason."""
+    """The partition that this member should take next (None: no partition), and the reason."""
     me, rng, owned = view.me.id, view.rng, distribution.owned
     own = len(owned[me])
     if distribution.is_full(me):
@@ -56,8 +56,9 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
             for p in distribution.movable(owner)
         ]
         if candidates:
-            return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"
-    # Not in the SDKs: pins of one owner must not leave the others uneven.
+            reason = f"steal, because {own} is below the share of {share} and no partition is unclaimed"
+            return rng.choice(candidates), reason
+    # This rule is not in the SDKs: one owner's pins must not leave the other owners uneven.
     uneven = [p for owner, theirs in owned.items() if len(theirs) > own + 1 for p in distribution.movable(owner)]
     if uneven:
         return rng.choice(uneven), f"steal, because {own} is below the share of {share} and another owner has two more"

@@ -14,8 +14,8 @@ from spark_ehbalance.group.expiry import Observations, untenured_leases
 from spark_ehbalance.group.model import Author, MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: handover timeout = max(handoverTimeout, 3 × average batch time), at most 10 × handoverTimeout, because batches of a
-#: lagging query grow and a query may hang.
+#: handover timeout = max(handoverTimeout, 3 × average batch time), because a lagging query's batches grow; at most
+#: 10 × handoverTimeout, because a query may hang.
 _BATCHES, _MAXIMUM_TIMEOUTS = 3, 10
 
 
@@ -23,13 +23,13 @@ _BATCHES, _MAXIMUM_TIMEOUTS = 3, 10
 class View:
     """A group as one member sees it in one cycle.
 
-    `expired` are the partitions whose lease expired, `live` the ids of the live members including `me`, `overdue` the
-    partitions whose pending handover is past its deadline. `max_owned` is the most partitions that this member may own;
-    None: no limit. `handover_timeout_ms` is the option `handoverTimeout`.
+    `expired` are the partitions whose lease expired, `live` are the ids of the live members including `me`, and
+    `overdue` are the partitions whose pending handover is past its deadline. `max_owned` is the maximum number of
+    partitions that this member may own; None means no limit. `handover_timeout_ms` is the option `handoverTimeout`.
 
-    `pinned` are the partitions assigned by an operator: a strategy does not move them. `now` is the observer's
-    monotonic clock in seconds; `observations` contain the age of each row by that clock, for strategies with waiting
-    times. `lease_duration` is in seconds. `memory` is that of the member's last `Decision`, None at first.
+    `pinned` are the partitions assigned by an operator, which a strategy does not move. `now` is the observer's
+    monotonic time in seconds; `observations` contain the age of each row by the same clock, for strategies with waiting
+    times. `lease_duration` is in seconds. `memory` is the memory of the member's last `Decision`, or None at first.
     """
 
     me: Author
@@ -61,14 +61,14 @@ class View:
         return untenured_leases(self.observations, self.now, minimum_tenure(self.lease_duration))
 
     def limit(self, id: str) -> int | None:
-        """The most partitions that the member `id` may own; None: no limit or not a member."""
+        """The maximum number of partitions that the member `id` may own; None if it has no limit or is not a member."""
         if id == self.me.id:
             return self.max_owned
         member = self.snapshot.members.get(id)
         return None if member is None else member.max_owned
 
     def upcoming_owners(self) -> Mapping[str, str]:
-        """Partition → the active member that gets it by a pending handover or an operator's order."""
+        """Partition → the active member that will get it through a pending handover or an operator's order."""
         ownership = self.snapshot.ownership
         if not ownership.pending and not self.pinned:
             return {}
@@ -91,10 +91,10 @@ class View:
         )
 
     def request(self, partition: str, *, to: str | None = None, timeout_ms: int | None = None) -> RequestHandover:
-        """The request to hand a lease over to `to`, by default this member.
+        """The request to hand a lease over to `to`, by default to this member.
 
-        The default timeout is max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout:
-        events of a partition claimed before its batch ended are read twice.
+        The default timeout is max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout.
+        It allows the batch to end, because events of a partition that is claimed earlier are read twice.
         """
         return RequestHandover(
             by=self.me,
@@ -137,8 +137,8 @@ class Decision:
     """The transitions of one cycle, with the reason for them or for having none.
 
     `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: decide again after this many seconds,
-    at the latest in the next cycle; it precedes `rebalance_now`. `memory`, an immutable value, is part of this member's
-    next view.
+    or in the next cycle if that is earlier; it takes precedence over `rebalance_now`. `memory` is an immutable value
+    that is part of this member's next view.
     """
 
     reason: str
@@ -148,5 +148,5 @@ class Decision:
     memory: Any = field(default=None, repr=False)
 
 
-#: A pure function, with its parameters bound.
+#: A pure function whose parameters are bound.
 Strategy = Callable[[View], Decision]

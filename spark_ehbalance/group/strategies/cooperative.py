@@ -1,18 +1,18 @@
-"""The product's own strategy: members register before they own anything; only the surplus moves, by handover.
+"""This product's own strategy: members register before they own partitions, and only the surplus moves, by handover.
 
-Every member computes the same target from the same snapshot and acts only on its own partitions in it, so that no two
-members claim the same partition. Ownership is projected: a pending handover counts as done. The target changes it as
-little as possible:
+Every member computes the same target from the same snapshot and acts only on its own partitions in the target, so that
+no two members claim the same partition. Ownership is projected, which means that pending handovers count as done. The
+target changes the projected ownership as little as possible:
 
     1. unassigned partitions go to the least loaded member, the heaviest first
-    2. a partition moves from the most loaded member to the least loaded one as long as
+    2. partitions move from the most loaded member to the least loaded one as long as
            load(source) > (1 + tolerance) × mean load  and  (1 + tolerance) × weight < load(source) - load(destination)
 
     tolerance = 0.1 in a skewed group, else 0
-    weight    = 1, or by the partition's share of the load in a skewed group (see `weights`)
+    weight    = 1; in a skewed group, according to the partition's share of the load (see `weights`)
 
-In a skewed group a partition whose owner changed within the minimum tenure does not move, so that nothing oscillates.
-A group in which no partition is owned waits for members that start at the same time:
+In a skewed group, a partition whose owner changed within the minimum tenure does not move, so that nothing oscillates.
+A group in which no partition has a live owner waits for members that start at the same time:
 
     one more = leaseDuration / 60 × (1 + live members / 20)
     wait     = one more after the last join, at most 3 × one more
@@ -34,16 +34,17 @@ from spark_ehbalance.group.strategies.declaration import Declaration
 from spark_ehbalance.group.strategies.plan import Plan, initial_plan, is_even
 from spark_ehbalance.group.strategies.weights import TOLERANCE, weights
 
-#: The part of the lease duration for which a new group waits for one more member: half a second by default, a few
-#: commits on a storage account; twice as long for this many members, whose joins queue.
+#: The part of the lease duration for which a new group waits for one more member (by default half a second, which is a
+#: few commits on a storage account); and the number of members that doubles the wait, because their joins queue.
 _DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
 
-#: The longest wait, in waits for one more member.
+#: The longest wait, as a multiple of the wait for one more member.
 _LONGEST_DELAY = 3
 
 
 def cooperative(view: View) -> Decision:
-    """Claim this member's free partitions of the target, request those that others own, and cancel other handovers."""
+    """Claim the unowned partitions of this member's target, request those that others own, and cancel handovers that do
+    not match the target."""
     weight = weights(view.snapshot)
     if weight is None and is_even(view):
         return _nothing(_explained(view, len(view.snapshot.ownership.owned.get(view.me.id, ()))))
@@ -61,7 +62,7 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.claim(partition))
             claims += 1
         elif partition in mine and owner != me and handover is None:
-            # In a skewed group the owner's batches may be long, and a claim by force reads them twice.
+            # In a skewed group, the owner's batches may be long, and after a claim by force they are read twice.
             timeout_ms = None if weight is None else view.longest_timeout_ms
             transitions.append(view.request(partition, timeout_ms=timeout_ms))
             requests += 1
@@ -80,7 +81,7 @@ def cooperative(view: View) -> Decision:
 
 
 def assignment(view: View) -> Mapping[str, str]:
-    """Partition → the active member that should own it; without an entry where no member may take it.
+    """Partition → the active member that should own it. Partitions that no member may take have no entry.
 
     The result is the same for all members with the same snapshot and the same live members.
     """
@@ -96,15 +97,15 @@ def _explained(view: View, mine: int) -> str:
 
 
 def _nobody_owns(view: View) -> bool:
-    """Whether the group is new, or all owners are dead."""
+    """Whether no partition has a live owner, because the group is new or all leases have expired."""
     unowned = view.snapshot.ownership.owned.get(None, ())
     return len(unowned) + len(view.expired) == len(view.snapshot.leases)
 
 
 @dataclass(frozen=True, slots=True)
 class _InitialDelay:
-    """The wait of a group in which no partition is owned, as observed since `began`; the last join, number `joined`,
-    was at `last_join`. Times are in seconds on this member's monotonic clock."""
+    """The wait of a group in which no partition has a live owner, as observed since `began`. The last join, which has
+    the number `joined`, was at `last_join`. Times are in seconds on this member's monotonic clock."""
 
     began: float
     joined: int
@@ -119,7 +120,7 @@ class _InitialDelay:
         return before if before.joined == joined else cls(before.began, joined, view.now)
 
     def left(self, view: View) -> float:
-        """Seconds to wait for others, so that members that start together share without moves."""
+        """Seconds to wait for other members, so that members that start together share partitions without moves."""
         one_more = view.lease_duration * _DELAY * (1 + len(view.live) / _MEMBERS_THAT_DOUBLE_IT)
         return min(self.last_join + one_more, self.began + _LONGEST_DELAY * one_more) - view.now
 

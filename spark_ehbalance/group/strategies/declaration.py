@@ -14,8 +14,8 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy
 class Parameters:
     """The base of a strategy's parameters: a frozen dataclass with fields made by `settings.option_specs.option_field`.
 
-    The field `delay_per_lease` of the strategy `race` is the option `race.delayPerLease`. A strategy without
-    parameters has this class itself.
+    For example, the field `delay_per_lease` of the strategy `race` is the option `race.delayPerLease`. A strategy
+    without parameters uses this class itself.
     """
 
 
@@ -23,14 +23,14 @@ class Parameters:
 class Declaration:
     """A strategy, named after its module.
 
-    `decide` takes a view and, if the strategy has parameters, the keyword `parameters`. `origin` and `rule` are its
-    line in the documentation. `reactive`: it decides as soon as a member or a lease changes, not only in the next
-    cycle. `resolves_stuck_handovers`: it needs no common rule for them. `by_leases_alone`: it needs no handovers and no
-    rows of members.
+    `decide` accepts a view and, if the strategy has parameters, the keyword `parameters`. `origin` and `rule` are shown
+    in the documentation. `reactive`: the strategy decides as soon as a member or a lease changes, and not only in the
+    next cycle. `resolves_stuck_handovers`: the strategy does not need the common rule for stuck handovers.
+    `by_leases_alone`: it needs neither handovers nor rows of members.
 
-    The common tests check the rest. `moves`: how it takes partitions from live members. `one_a_cycle`: a member takes
-    one partition a cycle. `tolerates_uneven_loads`: with known loads, a group may stay as uneven as the parameters
-    allow.
+    The common tests check the other fields. `moves`: how the strategy takes partitions from live members.
+    `one_a_cycle`: a member takes only one partition per cycle. `tolerates_uneven_loads`: with known loads, a group may
+    stay as uneven as the parameters allow.
     """
 
     decide: Callable[..., Decision]
@@ -45,7 +45,7 @@ class Declaration:
     tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:
-        """The function with its parameters bound (None: the defaults)."""
+        """The strategy's function with `parameters` bound (None: the defaults)."""
         if self.parameters is Parameters:
             return self.decide
         return partial(self.decide, parameters=parameters or self.parameters())

@@ -13,10 +13,10 @@ from spark_ehbalance.group.strategies.shares import whole_share
 
 @dataclass(slots=True)
 class Distribution:
-    """The live owners' partitions. Mutable: a strategy simulates its moves on a copy.
+    """The live owners' partitions. Mutable, so that a strategy can simulate its moves.
 
-    A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` are the limits of
-    owners that have one, less their incoming handovers and operators' orders.
+    A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` contains the limits
+    of the owners that have one, minus their incoming handovers and operators' orders.
     """
 
     unclaimed: list[str] = field(default_factory=list)
@@ -26,7 +26,8 @@ class Distribution:
 
     @classmethod
     def from_view(cls, view: View) -> Distribution:
-        """The distribution in `view`. As in the Event Processor only `me` counts as an owner without partitions."""
+        """The distribution in `view`. As in the Event Processor, only `me` counts as an owner even without "
+        "partitions."""
         expired, leases = view.expired, view.snapshot.leases
         owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
         free: list[str] = []
@@ -52,7 +53,8 @@ class Distribution:
         return len(self.unclaimed) + sum(map(len, self.owned.values()))
 
     def share(self) -> tuple[int, int]:
-        """The partitions that every owner should own within its limit, and the number of owners with one more."""
+        """The number of partitions that every owner should own within its limit, and the number of owners that should
+        own one more."""
         return whole_share(self.total, [self.limits.get(owner, self.total) for owner in self.owned])
 
     def is_full(self, owner: str) -> bool:

@@ -1,15 +1,16 @@
-"""EventProcessorHost's partition manager: claim the share of free partitions at once, then steal one by one.
+"""EventProcessorHost's partition manager: claim free partitions up to the share at once, then steal one by one.
 
 Source: `PartitionManager` of the EventProcessorHost in the older Azure SDKs for .NET and Java. With P partitions and K
 owners:
 
     target = ceil(P / K)
 
-    own < target, and partitions are free    → claim min(target - own, free) random ones
+    own < target, and partitions are free    → claim min(target - own, free) of them at random
     the biggest owner owns ≥ own + 2         → steal a random one of its partitions
 
-Its cycle fetches a lease again before it acquires it; here `apply` checks a transition against the newest state. It
-renews with the token in memory and does not retry; here a rejected renewal means that the lease is lost.
+The source's cycle fetches each lease again before it acquires it; here, `apply` checks each transition against the
+newest state. The source renews with the token in memory and does not retry; here, a rejected renewal means that the
+lease is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from spark_ehbalance.group.strategies.base import Decision, View
 from spark_ehbalance.group.strategies.declaration import Declaration
 from spark_ehbalance.group.strategies.distribution import Distribution
 
-#: The least surplus of an owner that others steal from; less gains nothing.
+#: The smallest surplus of an owner from which others steal. Stealing with a smaller surplus gains nothing.
 _WORTH_STEALING = 2
 
 
 def eph(view: View) -> Decision:
-    """Claim expired and unowned partitions up to this owner's share; else steal one from the biggest owner."""
+    """Claim expired and unowned partitions up to this owner's share; if there are none, steal one from the owner with
+    the most partitions."""
     distribution = Distribution.from_view(view)
     me, owned, total = view.me.id, distribution.owned, distribution.total
     own = len(owned[me])
@@ -40,7 +42,7 @@ def eph(view: View) -> Decision:
     big = [owner for owner, theirs in owned.items() if len(theirs) - own >= _WORTH_STEALING]
     able = [owner for owner in big if distribution.movable(owner)]
     if not able:
-        return Decision(f"nothing, because {what}, and no owner has {_WORTH_STEALING} more and a movable one")
+        return Decision(f"nothing, because {what}, and no owner with {_WORTH_STEALING} more has a movable partition")
     most = max(len(owned[owner]) for owner in able)
     biggest = view.rng.choice([owner for owner in able if len(owned[owner]) == most])
     stolen = view.rng.choice(distribution.movable(biggest))

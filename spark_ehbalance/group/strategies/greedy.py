@@ -1,12 +1,12 @@
-"""The Event Processor's greedy strategy: as `balanced`, but repeated until the share is reached, in one cycle.
+"""The Event Processor's greedy strategy: like `balanced`, but repeated in one cycle until the share is reached.
 
 Source: the partition load balancers of the Azure SDKs (`EventProcessorClient`, LoadBalancingStrategy.Greedy). They run
 cycle after cycle without a pause:
 
     repeat the rule of `balanced` until it takes nothing
 
-Here the cycles are simulated on one view, so that all claims are one commit; another cycle follows at once as long as
-there was something to take.
+Here the cycles are simulated on one view, so that all claims are one commit. Another cycle follows at once if this one
+took a partition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_ehbalance.group.strategies.distribution import Distribution
 
 
 def greedy(view: View) -> Decision:
-    """Claim and steal until this owner has its share."""
+    """Claim and steal partitions until this owner has its share."""
     distribution = Distribution.from_view(view)
     transitions: list[Transition] = []
     first_reason = ""

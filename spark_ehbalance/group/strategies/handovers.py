@@ -9,8 +9,8 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 
 
 def with_stuck_handovers_resolved(strategy: Strategy) -> Strategy:
-    """`strategy`, extended: claims partitions whose handover to this member is overdue and, as the owner or the leader,
-    cancels handovers to members that have left or are leaving."""
+    """`strategy`, extended to claim partitions whose handover to this member is overdue and, if this member is the
+    owner or the leader, to cancel handovers to members that have left or are leaving."""
 
     def decide(view: View) -> Decision:
         decision = strategy(view)

@@ -1,10 +1,11 @@
-"""The common rule of a group whose members have different strategies, as during a change query by query.
+"""The common rule of a group whose members have different strategies, for example while queries are changed one by one.
 
-Two strategies may undo each other's moves. As long as the live active members have different strategies, each decides
-by `cooperative`: it only requests a surplus, every member computes the same target, and pending handovers count as
-done. When the last member of the old strategy has left, the others continue with their own.
+Two strategies might undo each other's moves. So as long as the live active members have different strategies, each
+member decides by `cooperative`, which only requests a surplus, computes the same target on every member, and counts
+pending handovers as done. When the last member with the old strategy has left, the others continue with their own.
 
-A strategy starts without memory after another one decided: times from before a group was mixed are meaningless.
+A strategy starts without memory after another one decided, because times from before the group was mixed are
+meaningless.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from spark_ehbalance.group.strategies.cooperative import cooperative
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """The memory of the strategy `by`."""
+    """The `memory` of the strategy `by`."""
 
     by: Strategy
     memory: Any
 
 
 def with_mixed_fallback(strategy: Strategy) -> Strategy:
-    """`strategy` if all members have the same one, else `cooperative`."""
+    """A strategy that decides by `strategy` if all members have the same one, and by `cooperative` otherwise."""
 
     def decide(view: View) -> Decision:
         names = _strategies(view)
         mixed = len(names) > 1
-        if mixed and "" in names:  # a consumer, whose client balances counts and would undo moves by load
+        if mixed and "" in names:  # a consumer's client balances counts, so it would undo moves by load
             leases = {p: replace(lease, load=None) for p, lease in view.snapshot.leases.items()}
             view = replace(view, snapshot=replace(view.snapshot, leases=leases))
         chosen, last = cooperative if mixed else strategy, view.memory

@@ -1,8 +1,8 @@
-"""Operators' orders, which precede every strategy.
+"""Operators' orders, which take precedence over every strategy.
 
-Only the member that a partition is pinned to takes it, as long as that member is live, active and below its limit;
-otherwise any member may, so that a pin never leaves a partition unread. A member at `maxPartitionsOwned` does not
-release a partition for a pin.
+A pinned partition is taken only by the member that it is pinned to, as long as that member is live, active and below
+its limit. Otherwise, any member may take it, so that a pin never leaves a partition unread. A member at
+`maxPartitionsOwned` does not release another partition to make room for a pinned one.
 
 Source of the idea: brokers' transfer shedders, in which operators name a destination.
 """
@@ -26,7 +26,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
         pins, refused = effective_pins(view)
         ordered = _ordered(view, pins)
         decision = strategy(replace(view, pinned=frozenset(pins)))
-        # Strategies may ignore pins: their decisions about pinned partitions are dropped.
+        # Strategies may ignore pins, so their decisions about pinned partitions are dropped.
         decided = [
             transition
             for transition in decision.transitions
@@ -45,7 +45,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
 
 
 def effective_pins(view: View) -> tuple[dict[str, str], list[str]]:
-    """Pinned partition → member that should own it, and the partitions beyond this member's limit."""
+    """Pinned partition → the member that should own it; and the partitions pinned to this member beyond its limit."""
     leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
     owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}
     pending = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
@@ -83,8 +83,8 @@ def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
 
 
 def _ended(view: View) -> list[Transition]:
-    """The transitions that end transfers: to this member after the minimum tenure, and, as the oldest active member, to
-    members that have left."""
+    """The transitions that end transfers: this member's own transfers after the minimum tenure and, if it is the oldest
+    active member, transfers to members that have left."""
     me, active, leases, untenured = view.me, view.active, view.snapshot.leases, view.untenured
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():

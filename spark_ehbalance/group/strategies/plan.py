@@ -1,4 +1,4 @@
-"""A target assignment, computed equally by all members with the same snapshot."""
+"""A target assignment, which is the same for all members that compute it from the same snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def projected(view: View) -> Mapping[str, tuple[str, ...]]:
     upcoming = view.upcoming_owners()
     elsewhere = view.expired.union(upcoming)
     for owner, partitions in view.snapshot.ownership.owned.items():
-        if elsewhere.isdisjoint(partitions):  # of all owners in most cases
+        if elsewhere.isdisjoint(partitions):  # the usual case for all owners
             if owner in owned:
                 owned[owner].extend(partitions)
             continue
@@ -29,8 +29,8 @@ def projected(view: View) -> Mapping[str, tuple[str, ...]]:
 
 
 def is_even(view: View) -> bool:
-    """Whether partitions of equal weight need no change: every one has an active owner, nothing is pending or pinned,
-    no limit is exceeded, and no move helps."""
+    """Whether the assignment needs no change if all partitions weigh the same: every partition has an active owner,
+    nothing is pending or pinned, no limit is exceeded, and no move helps."""
     ownership, members = view.snapshot.ownership, view.snapshot.members
     owned, active = ownership.owned, view.active
     if view.expired or view.pinned or ownership.pending or not owned.keys() <= set(active):
@@ -47,8 +47,8 @@ def is_even(view: View) -> bool:
 
 
 def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[str]]:
-    """The plan with `projected` ownership, and the unassigned partitions: unowned, expired, or a leaving member's, but
-    never pinned."""
+    """The plan with `projected` ownership, and the unassigned partitions. Unowned and expired partitions and those of
+    leaving members are unassigned, but never pinned partitions."""
     members, upcoming = view.snapshot.members, view.upcoming_owners()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
     unassigned, elsewhere = set(view.expired - upcoming.keys()), view.expired.union(upcoming)
@@ -58,16 +58,16 @@ def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[st
             plan.give(staying, owner)
         elif owner is None or owner in members:
             unassigned.update(staying)
-        # else: the owner has left without a release, and the lease will expire
+        # otherwise, the owner has left without a release, and the lease will expire
     for partition, to in upcoming.items():
         plan.give((partition,), to)
     return plan, unassigned - view.pinned
 
 
 class Plan:
-    """A mutable assignment. The order of the members decides between equals.
+    """A mutable assignment. The order of the members breaks ties.
 
-    `weights` are in partition order, so that every member adds them up with the same rounding.
+    `weights` are in partition order, so that every member adds them up with the same rounding errors.
     """
 
     def __init__(self, limits: Mapping[str, int | None], weights: Mapping[str, float]) -> None:
@@ -99,7 +99,7 @@ class Plan:
         self._loads[source] -= self._weights[partition]
 
     def give_to_least_loaded(self, unassigned: AbstractSet[str]) -> None:
-        """Give the partitions to the least loaded member with room, the heaviest first."""
+        """Give each partition to the least loaded member with room, starting with the heaviest partition."""
         weights, owned = self._weights, self._owned
         able = [(self._loads[id], index, id) for index, id in enumerate(self._with_room())]
         heapq.heapify(able)
@@ -132,7 +132,8 @@ class Plan:
             gap = load(source) - load(destination)
             load(source) > (1 + tolerance) × mean load    and    (1 + tolerance) × weight < gap
 
-        The source is the most loaded member with such a partition; its weight is the nearest to gap / 2.
+        The source is the most loaded member with such a partition. The partition is the one whose weight is nearest to
+        gap / 2.
         """
         to = min(self._with_room(), key=self._loads.__getitem__, default=None)
         if to is None:
@@ -142,8 +143,8 @@ class Plan:
             gap = self._loads[source] - self._loads[to]
             if self._loads[source] <= most_allowed or (1 + tolerance) * self._lightest >= gap - ROUNDING:
                 return None
-            # A move of weight w leaves the two at w and gap - w above the smaller load: the larger of them must shrink,
-            # and in a skewed group by more than weights change from one measurement to the next.
+            # After a move of weight w, the two members are at w and gap - w above the smaller load. The larger of the
+            # two must shrink; in a skewed group, by more than weights change from one measurement to the next.
             movable: Collection[str] = self._owned[source] - fixed
             if self._lightest < self._heaviest:
                 movable = [p for p in movable if (1 + tolerance) * self._weights[p] < gap - ROUNDING]

@@ -1,24 +1,26 @@
-"""The lease race: the more leases a member owns the longer it waits, so the one with the fewest grabs a lease first.
+"""The lease race: the more leases a member owns, the longer it waits, so the member with the fewest grabs a lease
+first.
 
-Source: the lease race with delays. A lease is contested once per normal lease time. With `own` owned leases, `least`
-owned by the other member with the fewest, and for a lease of weight w (1, or by load):
+Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases of this member,
+`least` leases of the other member with the fewest, and a lease of weight w (1, or by load):
 
     wait = (max(0, own - least) + w/2) × delayPerLease       to take a lease
     wait = max(0, own - least - w/2) × delayPerLease         to defend one's own
 
-The first to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source does not
-subtract `least`: the order is the same, but a member with hundreds of leases need not wait for minutes. Here:
+The first member to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source
+does not subtract `least`; subtracting it keeps the order, but spares a member with hundreds of leases a wait of
+minutes. Other differences:
 
 - A challenger's grab is a handover request, of which only one can be pending. Its timeout is the maximum shutdown time:
   the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
   same way, and claimed.
-- Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). Equal
-  loads leave a lease where it is, also if its owner is slow to read. An owner does not defend a lease that a live
-  member should win: it defends if least + w ≥ own.
+- Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). If loads
+  are equal, a lease stays with its owner, even if the owner is slow to read. An owner defends a lease only if no live
+  member should win it: least + w ≥ own.
 - A member takes leases from others until it has its fair share, and each lease that it grabs counts at once, so that
   several grabs in one decision do not overshoot.
-- A lease can be challenged when the observer has watched it for the minimum grab time without a new grab. A member that
-  has just joined has not watched, and waits as long.
+- A lease can be challenged when the observer has watched it for the minimum grab time without a new grab. So a member
+  that has just joined waits for that time.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, TOLERANCE, weight
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import one_of, parse_duration
 
-#: The normal lease time, as a part of the lease duration, because a death is to be noticed after one, and the minimum
-#: grab time, as a part of the normal lease: a member that has just joined waits for it, and is to have its share within
-#: one normal lease. The source has 60 s, with a much longer maximum lease.
+#: The normal lease time as a part of the lease duration, because a death should be detected within one lease duration;
+#: and the minimum grab time as a part of the normal lease time, because a member that has just joined waits for it and
+#: should have its share within one normal lease time. The source has 60 s, with a much longer maximum lease.
 _NORMAL_LEASE, _MINIMUM_GRAB = 1 / 2, 1 / 4
 
-#: The fewest seconds until the next decision, so that a race is not a busy loop.
+#: Minimum time until the next decision in seconds, so that a race is not a busy loop.
 _SHORTEST_WAIT = 0.05
 
 
@@ -49,7 +51,7 @@ class RaceParameters(Parameters):
     """All times in seconds."""
 
     #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
-    #: show.
+    #: make a difference of at least one commit.
     delay_per_lease: float = option_field(
         0.2, parse_duration, "wait per owned partition before taking another; longer than a commit"
     )
@@ -61,7 +63,7 @@ class RaceParameters(Parameters):
 
 
 def race(view: View, parameters: RaceParameters) -> Decision:
-    """Claim free leases, challenge members with more, and defend own leases."""
+    """Claim unowned leases, challenge members that have more leases, and defend this member's own leases."""
     contest = _Contest(view, parameters, _group_load(view, parameters.weight))
     contest.claim()
     contest.challenge()
@@ -78,9 +80,10 @@ class _GroupLoad:
     counts: Mapping[str, int]
     #: Members, the most loaded first.
     ranking: tuple[str, ...]
-    #: The load of every member if all were shared out as evenly as limits and pins allow.
+    #: The load of every member if all leases were shared as evenly as limits and pins allow.
     fair_share: float
-    #: In a skewed group only a member over the fair share by this part is challenged, because the weights fluctuate.
+    #: In a skewed group, only members that exceed the fair share by this part are challenged, because weights
+    #: fluctuate.
     tolerance: float
     smallest_weight: float
 
@@ -121,9 +124,9 @@ class _Memory:
 
     #: Free lease → when it was first observed.
     free: Mapping[str, float] = field(default_factory=dict)
-    #: When there was first something to win from others.
+    #: When this member could first win a lease from another member.
     challenging: float | None = None
-    #: Lease worth a challenge → its epoch, its defences, and when these were first observed.
+    #: Lease worth a challenge → its epoch, its number of defences, and when these values were first observed.
     watched: Mapping[str, tuple[int, int, float]] = field(default_factory=dict)
     #: Lease → when it was challenged last.
     challenged: Mapping[str, float] = field(default_factory=dict)
@@ -155,7 +158,8 @@ class _Contest:
         self._actions: list[str] = []
 
     def claim(self) -> None:
-        """Claim free leases whose wait is over; beyond the fair share one at a time, because others may claim them."""
+        """Claim unowned leases whose wait is over; beyond the fair share, only one at a time, because other members may
+        claim them."""
         view, claims = self._view, 0
         free = self._claimable()
         if not free:
@@ -176,12 +180,12 @@ class _Contest:
         self._actions.append(f"claim {claims} of {len(free)} that are free")
 
     def challenge(self) -> None:
-        """Request leases from members with so much more that this member wins the race for them."""
+        """Request leases from members that have so many more that this member wins the race for the leases."""
         view, group = self._view, self._group
         if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
         loads, richer = dict(group.loads), self._richer()
-        # Shuffled, so that several challengers do not all take from the same one of the most loaded members.
+        # Shuffled, so that several challengers do not all choose the same one of several equally loaded members.
         prizes = {owner: self._prizes(owner, loads[owner]) for owner in view.rng.sample(richer, len(richer))}
         if not any(prizes.values()):
             return
@@ -211,7 +215,7 @@ class _Contest:
         self._actions.append(f"challenge {challenges}, because {what}")
 
     def defend(self) -> None:
-        """Defend, once in a normal lease time, each lease that no other member should win."""
+        """Defend each lease that no other member should win, once per normal lease time."""
         view, group, defended = self._view, self._group, 0
         if len(group.ranking) < 2:
             return
@@ -233,7 +237,7 @@ class _Contest:
             self._actions.append(f"defend {defended}")
 
     def decision(self) -> Decision:
-        """The result."""
+        """The decision of this contest."""
         view, group = self._view, self._group
         has = f"{group.counts.get(view.me.id, 0)} of {len(group.weights)} are this owner's"
         actions = ", ".join(self._actions)
@@ -247,12 +251,12 @@ class _Contest:
     def _claimable(self) -> list[str]:
         view = self._view
         free = [p for p in view.snapshot.ownership.owned.get(None, ()) if p not in view.pinned]
-        free += sorted(view.expired - view.pinned)  # a set's order differs between processes
+        free += sorted(view.expired - view.pinned)  # sorted, because a set's order differs between processes
         view.rng.shuffle(free)
         return free
 
     def _wait(self, weight: float) -> float:
-        """Seconds that this member waits for one more lease of that weight."""
+        """Seconds that this member waits before it takes one more lease of that weight."""
         return (self._load - min(self._least, self._load) + weight / 2) * self._delay
 
     def _wins(self, weight: float, load: float) -> bool:
@@ -267,7 +271,7 @@ class _Contest:
         self._count += 1
 
     def _richer(self) -> list[str]:
-        """The members over the fair share from which this member wins something, the most loaded first."""
+        """The members over the fair share from which this member would win a lease, the most loaded first."""
         group, richer = self._group, []
         for id in group.ranking:
             load = group.loads[id]

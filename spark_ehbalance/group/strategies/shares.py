@@ -16,6 +16,6 @@ def fair_share(total: float, limits: Iterable[float]) -> float:
 
 
 def whole_share(partitions: int, limits: Collection[int]) -> tuple[int, int]:
-    """The fair share rounded down, at most all `partitions`, and how many members should have one more."""
+    """The fair share, rounded down and at most `partitions`, and the number of members that should have one more."""
     floor = int(min(fair_share(partitions, limits), partitions))
     return floor, partitions - sum(min(limit, floor) for limit in limits)

@@ -1,20 +1,20 @@
 """The brokers' transfer shedder: one leader moves load from the most loaded members to the least loaded.
 
-Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active live member,
-decides moves and their destinations. Free partitions do not need it: every member computes the same assignment and
-claims its own.
+Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader (the oldest active live member)
+decides moves and their destinations. Unowned partitions do not need the leader: every member computes the same
+assignment and claims its own partitions.
 
     load(member) = CPU, from 0 to 1, if every member reports it
                    else sum of its partitions' demands / mean of the members' sums
-                   else its number of partitions, if no loads are known, or they are only noise
+                   else its number of partitions, if no loads are known or the loads are only noise
     demand       = events per second + backlog / 60 s
 
     unbalanced   = most - fewest > 1, if partitions are counted; else
                    standard deviation of the loads > target
                    or a member is idle and another has two partitions or more
 
-After more than hitCount unbalanced cycles in a row the leader moves, until the group is balanced, from the most loaded
-source to the least loaded destination the heaviest partitions with
+After more than hitCount consecutive unbalanced cycles, the leader moves partitions from the most loaded source to the
+least loaded destination until the group is balanced. It moves the heaviest partitions with
 
     sum of loads ≤ min((load(source) - load(destination)) / 2, mean load - load(destination))
 
@@ -36,20 +36,20 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, demands
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import number, parse_duration, whole
 
-#: Lease durations between two of the leader's cycles after which its memory is obsolete: longer than any balance
-#: interval with its jitter.
-_AWAY = 2
+#: Number of lease durations between two of the leader's cycles after which its memory is obsolete. It is longer than
+#: any balance interval with jitter.
+_MAX_CYCLE_GAP = 2
 
-#: The heaviest partitions of a member that may move in one cycle, and the members that shed load in it.
+#: The number of a member's heaviest partitions that may move in one cycle, and of members that may shed load in it.
 _TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
 
-#: Seconds after which a reported load is obsolete, so that its member is neither source nor destination.
+#: Seconds after which a reported load is obsolete. Its member is then neither a source nor a destination.
 _LOAD_TIME_TO_LIVE = 1800.0
 
 
 @dataclass(frozen=True)
 class TransferParameters(Parameters):
-    """The defaults are those of the source. Times are in seconds."""
+    """The defaults are the source's. Times are in seconds."""
 
     target: float = option_field(
         0.25,
@@ -57,9 +57,9 @@ class TransferParameters(Parameters):
         "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
         "how busy its cores are, else the mean ([all conditions](sharing.md#which-strategy))",
     )
-    #: So that a burst moves nothing.
-    hit_count: int = option_field(3, whole(0), "load is moved after more than this many uneven cycles in a row")
-    #: Until then the loads show the effect of the moves.
+    #: Prevents moves because of a burst.
+    hit_count: int = option_field(3, whole(0), "load is moved after more than this many consecutive uneven cycles")
+    #: After this time, the loads show the effect of the moves.
     cool_down: float = option_field(180.0, parse_duration, "wait after a cycle with moves")
 
 
@@ -68,7 +68,7 @@ class _Memory:
     """The leader's memory. Times are by its own clock."""
 
     cycle_at: float
-    #: Start of its leadership: a member without a later heartbeat has not reported yet.
+    #: When it began to lead. A member without a later heartbeat has not reported yet.
     since: float
     hits: int = 0
     cool_until: float = float("-inf")
@@ -77,7 +77,7 @@ class _Memory:
 
 
 def transfer(view: View, parameters: TransferParameters) -> Decision:
-    """Claim this member's free partitions of the assignment and, as the leader, move load."""
+    """Claim the unowned partitions that the assignment gives to this member. The leader also moves load."""
     claims = _claims(view)
     if view.active[:1] != (view.me.id,):
         what = f"claim {len(claims)}" if claims else "nothing"
@@ -85,7 +85,7 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
     decision = _lead(view, parameters)
     reason = decision.reason
     if claims:
-        reason += f"; claim {len(claims)} that are free"
+        reason += f"; claim {len(claims)} free partitions"
     return replace(decision, reason=reason, transitions=(*claims, *decision.transitions))
 
 
@@ -94,14 +94,14 @@ def _claims(view: View) -> list[Transition]:
 
 
 def _takers(view: View) -> Mapping[str, str]:
-    """Free partition → the member that should claim it; no entry if no member has room."""
+    """Free partition → the member that should claim it. A partition for which no member has room has no entry."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
     owners = _target(view) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
 def _target(view: View) -> Mapping[str, str]:
-    """Partition → member: members keep their partitions, and free ones go to the least loaded."""
+    """Partition → member. Members keep their partitions, and free partitions go to the least loaded members."""
     known = demands(view.snapshot)
     mean = sum(known.values()) / len(known) if known else 1.0
     plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
@@ -112,7 +112,7 @@ def _target(view: View) -> Mapping[str, str]:
 def _lead(view: View, parameters: TransferParameters) -> Decision:
     """The leader's moves and its next memory."""
     memory = view.memory
-    if not isinstance(memory, _Memory) or view.now - memory.cycle_at > _AWAY * view.lease_duration:
+    if not isinstance(memory, _Memory) or view.now - memory.cycle_at > _MAX_CYCLE_GAP * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or an outage of the table
     recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
     memory = replace(memory, cycle_at=view.now, moved=recent)
@@ -136,7 +136,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
         return Decision(f"nothing, because {balance}", memory=replace(memory, hits=0))
     memory = replace(memory, hits=memory.hits + 1)
     if memory.hits <= parameters.hit_count:
-        return Decision(f"nothing, because {balance}, but only {memory.hits} times in a row", memory=memory)
+        return Decision(f"nothing, because {balance}, but only for {memory.hits} consecutive cycles", memory=memory)
     before = str(balance)
     moves = balance.moves()
     if not moves:
@@ -149,8 +149,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """Known loads of members and partitions, in the same unit, with pending handovers counted as done. `counted`: each
-    partition's load is 1."""
+    """Known loads of members and partitions in the same unit; pending handovers count as done. `counted`: the load of
+    each partition is 1."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
@@ -178,7 +178,7 @@ def _loads(view: View) -> _Loads:
 def _by_cpu(
     view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
 ) -> _Loads:
-    """Loads by CPU: a partition's part of its owner's CPU is in proportion to its demand."""
+    """Loads by CPU. Each partition's part of its owner's CPU is proportional to its demand."""
     ownership = view.snapshot.ownership
     parts: dict[str, float] = {}
     for id, cpu in busy.items():
@@ -228,11 +228,12 @@ class _Balance:
         return idle or self._deviation() > self._parameters.target
 
     def moves(self) -> tuple[tuple[str, str], ...]:
-        """(partition, destination) from a few members to the least loaded, until the group is balanced."""
+        """Moves from a few members to the least loaded, as (partition, destination), that balance the group as far as
+        possible."""
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
         while self.unbalanced() and (to := self._least_loaded()) is not None:
-            # A source may shed again to another destination.
+            # A source may shed more load, to another destination.
             full = len(heaviest) >= _MAXIMUM_SOURCES
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
                 known = heaviest.get(source) or self._heaviest(source)
@@ -270,8 +271,8 @@ class _Balance:
         return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
 
     def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
-        """The partitions of `heaviest` with at most half the difference of `source` and `to` in sum, without lifting
-        `to` over the mean; else a single one that reduces the difference."""
+        """The partitions of `heaviest` whose loads add up to at most half the difference between `source` and `to` and
+        do not lift `to` above the mean. If no partition fits, a single one that reduces the difference."""
         weights, gap = self._partitions, self._loads[source] - self._loads[to]
         rest = min(gap / 2, self._mean - self._loads[to])
         most = min(len(self._owned[source]) - 1, self._room(to))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: In a skewed group a member sheds load only if it exceeds the mean by this part, as in the Kinesis client 3.
+#: In a skewed group, a member sheds load only if its load exceeds the mean by this part, as in the Kinesis client 3.
 TOLERANCE = 0.1
 
 #: Smaller differences of loads and weights are rounding errors.
 ROUNDING = 1e-9
 
-#: The skew (heaviest load / mean load) at which weights by load begin, and at which they are full. Evenly hashed keys
-#: stay below the first: ten thousand keys on 32 partitions have a skew of 1.2.
+#: The skew (heaviest load / mean load) above which load affects the weights, and at which it determines them fully.
+#: Evenly hashed keys stay below the first value: ten thousand keys on 32 partitions have a skew of 1.2.
 SKEW_BEGINS, SKEW_FULL = 1.5, 3.0
 
 #: Events per second and partition below which load is noise.
@@ -20,18 +20,19 @@ MINIMUM_RATE = 1.0
 #: A backlog counts as its events spread over this many seconds.
 CATCH_UP = 60.0
 
-#: The least weight of a partition: an idle one also costs a connection and tasks.
+#: The minimum weight of a partition, because even an idle partition costs a connection and tasks.
 MINIMUM_WEIGHT = 0.1
 
 
 def demands(snapshot: Snapshot) -> dict[str, float]:
-    """Partition → demand in events per second (rate + backlog / CATCH_UP) if known. Empty if the loads are noise."""
+    """Partition → demand in events per second (rate + backlog / CATCH_UP), for partitions with a known load. Empty if
+    the loads are only noise."""
     known = {p: load.rate + load.backlog / CATCH_UP for p, lease in snapshot.leases.items() if (load := lease.load)}
     return known if known and sum(known.values()) / len(known) >= MINIMUM_RATE else {}
 
 
 def weights(snapshot: Snapshot) -> dict[str, float] | None:
-    """The weight of each partition, 1 on the average; None if the group is not skewed, and each weighs 1.
+    """The weight of each partition, 1 on average; None if the group is not skewed, so that each partition weighs 1.
 
         skew   = heaviest demand / mean demand
         part   = (skew - SKEW_BEGINS) / (SKEW_FULL - SKEW_BEGINS), at least 0 and at most 1
