@@ -17,7 +17,7 @@ from tests.raising import raises
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
-BEYOND = {"partition": "3", "problem": "it is 11, and the last event is 9", "allowed": "at most 10, the next event"}
+BEYOND = {"partition": "3", "problem": "it is 11, but the last event is 9", "allowed": "at most 10, the next event"}
 NEVER = {
     "partition": "0",
     "problem": "it is 1, but the partition has no event yet",
