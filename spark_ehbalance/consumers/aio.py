@@ -19,7 +19,7 @@ class DeltaCheckpointStore(CheckpointStore):
     thread, and is completed even if it is cancelled."""
 
     def __init__(self, options: Mapping[str, str], **times: float) -> None:
-        """The arguments are those of `spark_ehbalance.consumers.DeltaCheckpointStore`. Raises `OptionError`."""
+        """For the arguments, see `spark_ehbalance.consumers.DeltaCheckpointStore`. Raises `OptionError`."""
         self._store = _Blocking(options, **times)
 
     async def list_ownership(self, *named: str, **kwargs: Any) -> list[dict[str, Any]]:

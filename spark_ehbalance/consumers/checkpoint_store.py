@@ -45,17 +45,19 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The default of azure-eventhub's client, in seconds, and the longest interval relative to it: the client adds jitter.
+#: The default interval of azure-eventhub's client in seconds, and the longest interval relative to it, because the
+#: client adds jitter.
 _INTERVAL, _LONGEST_INTERVAL = 30.0, 1.2
 
-#: Seconds that `claim_ownership` waits for requested handovers at most, and seconds between its reads meanwhile.
+#: Maximum time that `claim_ownership` waits for requested handovers, and the time between its reads, in seconds.
 _PATIENCE, _READ_INTERVAL = 5.0, 0.2
 
-#: Seconds between two requests for the hub's partitions, and for resolving one starting position.
+#: Seconds between two requests for the hub's partitions, and the timeout for resolving one starting position.
 _HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
 
-#: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
-_MOST_STARTS = 32
+#: Maximum number of never-read partitions claimed by one commit, because no lease is renewed while their starting
+#: positions are resolved.
+_MAX_STARTS = 32
 
 #: Versions of the table between two maintenance runs of a consumer that leads the group.
 _TIDY_VERSIONS = 100
@@ -67,15 +69,15 @@ class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient(..., checkpoint_store=store)` share an event hub with Spark queries
     through their lease table.
 
-    `options` are those of `readStream`; `load_balancing_interval` is the client's, in seconds. A store serves one
-    client, in the process that created it.
+    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. A store serves one
+    client, in the process that created the store.
 
     Raises `OptionError`; calls raise it too for a second client, a client in another group, and a closed store. Calls
     raise `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:
-        """Nothing is read or created yet."""
+        """Create the store object. Nothing is read or created in the storage yet."""
         self._options = stream_options(options)
         if self._options.lease_table is None or not self._options.capabilities.members:
             raise invalid_option("leaseTable", str(self._options.lease_table), "the queries' lease table in Delta")
@@ -109,9 +111,10 @@ class DeltaCheckpointStore(CheckpointStore):
     def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """The partitions that ever had an owner. The ETag is the epoch.
+        """The partitions that have ever had an owner. The ETag is the epoch.
 
-        Expired partitions have no owner. For the others `last_modified_time` is now: the group decides who is dead.
+        Expired partitions have no owner. For all others, `last_modified_time` is the present time, because the group
+        decides which members are dead.
         """
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._lock:
@@ -126,12 +129,14 @@ class DeltaCheckpointStore(CheckpointStore):
             return entries
 
     def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
-        """Renew the client's partitions, and claim the others of `ownership_list`; returns those that it may read.
+        """Renew the client's partitions, and claim the others in `ownership_list`. Returns the partitions that the
+        client may read.
 
-        A partition of another member is requested, and returned once it is handed over: by this call, which waits for
-        some seconds, or a later one. The owner "" releases a partition.
+        A partition of another member is requested, and is returned once it is handed over: by this call, which waits
+        for some seconds, or by a later call. The owner "" releases a partition.
 
-        Raises `DataLossError` for partitions with lost events after all others were returned, in every second call.
+        If partitions have lost events, every second call raises `DataLossError`; the calls in between return all other
+        partitions.
         """
         entries = [dict(entry) for entry in ownership_list]
         released = [entry for entry in entries if not entry["owner_id"]]
@@ -152,14 +157,14 @@ class DeltaCheckpointStore(CheckpointStore):
             return self._grant(wanted, after)
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """Commit that everything up to this event is processed. Concurrent calls share a commit.
+        """Commit that all events up to this one are processed. Concurrent calls share a commit.
 
         If another member waits for the partition, the same commit hands it over, so that no event is processed twice.
-        A checkpoint never moves back: an earlier one is ignored.
+        Checkpoints never move back: a checkpoint that is earlier than the last one is ignored.
 
-        Raises `OwnershipLostError` if the client no longer owns the partition, also if this call handed it over: if it
-        reaches the client, that closes its receiver. Raises `StoreUnavailableError` or
-        `ConflictError` if the commit fails.
+        Raises `OwnershipLostError` if the client no longer owns the partition, even if this call handed it over. If the
+        error reaches the client, the client closes its receiver. Raises `StoreUnavailableError` or `ConflictError` if
+        the commit fails.
         """
         self._add(checkpoint)
         self._write(checkpoint)
@@ -167,7 +172,7 @@ class DeltaCheckpointStore(CheckpointStore):
     def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """The group's checkpoints, and the starting positions of claimed partitions without one."""
+        """The group's checkpoints, and the starting positions of claimed partitions that have no checkpoint."""
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._lock:
             snapshot = self._read(named)
@@ -179,7 +184,7 @@ class DeltaCheckpointStore(CheckpointStore):
         with self._lock:
             store, self._store, self._closed = self._store, None, True
             if store is not None:
-                with store, contextlib.suppress(StoreReplacedError):  # there is no group to leave
+                with store, contextlib.suppress(StoreReplacedError):  # there is no longer a group to leave
                     self._leave(store)
 
     def __enter__(self) -> DeltaCheckpointStore:
@@ -256,7 +261,8 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- claiming ----------------------------------------------------------------------------------------------
 
     def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
-        """Write the client's heartbeat, renewals and claims; adds to `wanted` what else it must take."""
+        """Write the client's heartbeat, renewals and claims. Adds the other partitions that it must take to "
+        "`wanted`."""
         named = next(iter(wanted.values()))
         snapshot = self._read(named)
         self._check_hub(snapshot)
@@ -295,7 +301,8 @@ class DeltaCheckpointStore(CheckpointStore):
         return after
 
     def _new_partitions(self, snapshot: Snapshot) -> list[t.Transition]:
-        """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
+        """Transitions that add the hub's new partitions to the table. If the table has partitions already, the new ones
+        are read from their first event."""
         new = tuple(partition for partition in self._partitions if partition not in snapshot.leases)
         if snapshot.leases:
             return [
@@ -313,8 +320,8 @@ class DeltaCheckpointStore(CheckpointStore):
         return waited > lease.handover.timeout_ms / 2000
 
     def _orphaned_leases(self, snapshot: Snapshot) -> list[Lease]:
-        """Partitions to claim although the client did not request them: pinned to it, or long without a live owner,
-        because the client ignores other members' limits."""
+        """Leases to claim although the client did not request them: either they are pinned to it, or they have long had
+        no live owner. The latter happens because the client does not know other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
         before = monotonic() - 2 * max(durations.longest, durations.needs)
         return [
@@ -325,7 +332,7 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _take_changes(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
-        """Claims of partitions without a live owner, and requests for the others."""
+        """Claims of the partitions without a live owner, and handover requests for the others."""
         expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, monotonic())
         timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
         claims, requests = list[Lease](), list[t.Transition]()
@@ -342,7 +349,7 @@ class DeltaCheckpointStore(CheckpointStore):
                 requests.append(self._transition(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
         unread = [lease.partition for lease in claims if lease.checkpoint is None]
         starts = (
-            {} if snapshot.latest_ms is None else self._starting_positions(unread[:_MOST_STARTS], snapshot.latest_ms)
+            {} if snapshot.latest_ms is None else self._starting_positions(unread[:_MAX_STARTS], snapshot.latest_ms)
         )
         return requests + [
             self._transition(
@@ -357,7 +364,7 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _starting_positions(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
-        """Partition → starting position, with `latest` = `latest_ms` of the hub's clock."""
+        """Partition → starting position, where `latest` means the time `latest_ms` by the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
         configured.check_ends({partition: state.end for partition, state in states.items()})
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
@@ -370,8 +377,9 @@ class DeltaCheckpointStore(CheckpointStore):
         }
 
     def _grant(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
-        """The entries of the partitions that the client may read. A partition whose epoch changed while the client read
-        it, as after a seek, is omitted once, so that the client closes its receiver and begins again."""
+        """The entries of the partitions that the client may read. If a partition's epoch changed while the client was
+        reading it, for example after a seek, it is omitted once, so that the client closes its receiver and begins
+        again."""
         before, granted = self._epochs, dict[str, Lease]()
         for lease in snapshot.owned_by(self._owner):
             partition = lease.partition
@@ -385,7 +393,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
         with self._adding:
-            for partition in new:  # of an earlier epoch
+            for partition in new:  # these checkpoints are from an earlier epoch
                 self._waiting.pop(partition, None)
         self._lost -= new
         self._pending_receivers = (self._pending_receivers | new) & granted.keys()
@@ -401,9 +409,9 @@ class DeltaCheckpointStore(CheckpointStore):
     def _skip_lost_events(
         self, snapshot: Snapshot, leases: Mapping[str, Lease]
     ) -> tuple[set[str], dict[str, DataLossError]]:
-        """The readable partitions, and an error for each with lost events; with `failOnDataLoss` = `false` a warning
-        and a reset of the checkpoint to the first retained event. Partitions for which the hub does not answer are in
-        neither."""
+        """The readable partitions, and an error for each partition with lost events. With `failOnDataLoss` = `false`,
+        there is a warning instead of the error, and the checkpoint is reset to the first retained event. Partitions for
+        which the hub does not answer are in neither."""
         readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
         checkpoints = {
@@ -427,8 +435,8 @@ class DeltaCheckpointStore(CheckpointStore):
     def _find_events(
         self, positions: Mapping[str, Position], states: Mapping[str, PartitionState], leases: Mapping[str, Lease]
     ) -> dict[str, bool]:
-        """Whether a geo-replicated hub has the event at each position, which a promotion may have lost. Without
-        partitions for which the hub does not answer in time."""
+        """Partition → whether a geo-replicated hub still has the event at its position, which a promotion may have
+        lost. Partitions for which the hub does not answer in time have no entry."""
 
         def found(address: PartitionAddress, left: float) -> bool:
             partition = address.partition
@@ -449,8 +457,8 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- releasing ---------------------------------------------------------------------------------------------
 
     def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Release partitions whose receivers the client closed. With the last one it leaves the group, because it does
-        not report when it stops."""
+        """Release partitions whose receivers the client closed. When the last one is released, the client leaves the
+        group, because it does not report when it stops."""
         with self._lock:
             store = self._open(entries[0])
             self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
@@ -471,7 +479,8 @@ class DeltaCheckpointStore(CheckpointStore):
         self._owner, self._epochs = "", {}
 
     def _release_changes(self, lease: Lease) -> list[t.Transition]:
-        """A handover if one is pending, and a release, which is valid without one or if the next owner has left."""
+        """A handover if one is pending, and a release, which takes effect if none is pending or the next owner has "
+        "left."""
         handover = [self._transition(t.HandOver, lease)] if lease.handover else []
         return [*handover, self._transition(t.Release, lease)]
 
@@ -491,10 +500,11 @@ class DeltaCheckpointStore(CheckpointStore):
                     self._waiting[partition] = position
 
     def _write(self, checkpoint: Mapping[str, Any]) -> None:
-        """Commit the waiting checkpoints, unless another thread did. Raises as `update_checkpoint`."""
+        """Commit the waiting checkpoints, unless another thread has done so. Raises the same errors as
+        `update_checkpoint`."""
         partition = str(checkpoint["partition_id"])
         with self._checkpointing:
-            with self._lock:  # while another thread commits, nothing is waiting although it may fail
+            with self._lock:  # wait for commits of other threads: they take the waiting checkpoints, but may fail
                 is_waiting = partition in self._waiting
             if is_waiting:
                 time.sleep(max(0.0, self._next_checkpoint_at - monotonic()))
@@ -506,7 +516,7 @@ class DeltaCheckpointStore(CheckpointStore):
             raise OwnershipLostError(f"this consumer no longer owns partition {partition}")
 
     def _write_waiting(self, named: Mapping[str, Any]) -> None:
-        """Commit all waiting checkpoints. If that fails they wait for the next commit."""
+        """Commit all waiting checkpoints. If the commit fails, they wait for the next one."""
         began = monotonic()
         with self._adding:
             batch, self._waiting = self._waiting, {}
@@ -562,7 +572,7 @@ class DeltaCheckpointStore(CheckpointStore):
 
 
 def _joined(losses: Mapping[str, DataLossError], snapshot: Snapshot) -> DataLossError:
-    """One error for the lost events of all these partitions."""
+    """One error that combines the `losses` of several partitions."""
     if len(losses) == 1:
         return next(iter(losses.values()))
     checkpoints = [snapshot.leases[partition].checkpoint for partition in losses]
@@ -572,7 +582,7 @@ def _joined(losses: Mapping[str, DataLossError], snapshot: Snapshot) -> DataLoss
 
 
 class _SequenceNumber(int):
-    """A sequence number that is true even if 0, which the client takes for "no checkpoint"."""
+    """A sequence number that is true even if it is 0, because the client treats a false value as "no checkpoint"."""
 
     def __bool__(self) -> bool:
         return True

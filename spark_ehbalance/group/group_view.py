@@ -1,6 +1,6 @@
-"""Facts and findings about a group, from a snapshot and its history. Pure.
+"""Facts and findings about a group, derived from a snapshot and the group's history. Pure.
 
-`status`, `dashboard` and `ehbalance metrics` all present this view.
+The commands `status`, `dashboard` and `metrics` all present this view.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_ehbalance.text import age, iso
 
 
 class Severity(IntEnum):
-    """The worst is the highest."""
+    """Severities of findings; the worst has the highest value."""
 
     WARNING = 1
     ERROR = 2
@@ -112,7 +112,7 @@ FINDINGS: Mapping[str, Kind] = {
 #: Parameters that are durations in seconds.
 _SECONDS = {"silence", "duration", "unowned", "within", "ran", "waited"}
 
-#: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark requests no batch.
+#: Reasons why a query omits a partition from its batches (`Member.left_out`), and `trigger` if Spark requests no batch.
 _PAUSES = {
     "state": "the event hub has not reported their state",
     "position": "the event before the checkpoint is not in the event hub",
@@ -120,8 +120,9 @@ _PAUSES = {
     "trigger": "Spark has not requested a batch",
 }
 
-#: Milliseconds: unread events and batches older than this (or three average batches) are findings; partitions may be
-#: free for two balance intervals; crash loops are counted over ten minutes.
+#: In milliseconds: the age above which unread events and batches are findings (or three average batches, if longer);
+#: the time for which partitions may be unowned (two balance intervals); and the period in which crash loops are
+#: counted.
 _PATIENCE_MS, _FREE_MS, _WINDOW_MS = 60_000, 20_000, 600_000
 _LONG_FACTOR = 3
 
@@ -181,9 +182,9 @@ def ranges(partitions: Sequence[str]) -> str:
 class GroupView:
     """The group at `now_ms`, milliseconds since 1970 by the viewer's clock.
 
-    `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `observed_ms` is
-    when the viewer read each member's last renewal; for others the stored times count, by the writers' clocks.
-    `problem` is the reason why the table cannot be read now.
+    `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `observed_ms`
+    maps members to the times at which the viewer observed their last renewals; for other members, the stored times
+    count, which are by the writers' clocks. `problem` is the reason why the table cannot be read now.
     """
 
     snapshot: Snapshot
@@ -197,7 +198,7 @@ class GroupView:
 
     @cached_property
     def members(self) -> list[Member]:
-        """The members by age. If the store keeps none, each owner, with `joined` 0."""
+        """The members, oldest first. If the store keeps no members, each owner, with `joined` 0."""
         if self.keeps_members:
             return sorted(self.snapshot.members.values(), key=lambda member: member.joined)
         return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(self.last_seen_ms.items())]
@@ -291,7 +292,8 @@ class GroupView:
             yield Finding("unowned", _ids(left), {"unowned": (self.now_ms - since) / 1000})
 
     def _crash_loops(self) -> Iterator[Finding]:
-        """Partitions that one query claims again and again, or that several claim at one position."""
+        """Findings for partitions that one query claims repeatedly, or that several queries claim at the same "
+        "position."""
         takes, loops = defaultdict(list), defaultdict(list)
         for row in self.history:
             if row.partition is not None and row.event in _TAKES and 0 <= self.now_ms - row.at_ms <= _WINDOW_MS:
@@ -363,8 +365,8 @@ class GroupView:
     # --- JSON ----------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """The view for programs: values that the store does not keep are null, times are ISO 8601, rates are in events
-        per second, and durations in seconds, but for `commitMs`."""
+        """The view for programs. Values that the store does not keep are null, times are in ISO 8601, rates are in
+        events per second, and durations are in seconds, except for `commitMs`."""
         snapshot, (events, seconds) = self.snapshot, self.backlog(self.lags.values())
         return {
             "at": iso(self.now_ms),

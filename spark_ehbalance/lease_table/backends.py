@@ -1,6 +1,6 @@
 """The backends of lease tables, selected by the location's scheme.
 
-To add a backend, write a `LeaseTable` in a module of its own and list it in `BACKENDS`.
+To add a backend, write a subclass of `LeaseTable` in its own module and list it in `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from spark_ehbalance.lease_table.delta.locations import SCHEMES
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 from spark_ehbalance.settings.option_texts import invalid_option
 
-#: The first one that opens a location is used: the address of a container alone is not a Delta table.
+#: The first backend that opens a location is used. `BlobStore` precedes `DeltaStore` because it opens only the
+#: addresses of whole containers, which are never Delta tables.
 BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
 
-#: Schemes that a user may expect to work, with the reason why they do not.
+#: Schemes that a user might expect to work, with the reasons why they do not.
 _REFUSED = {
     "dbfs": "DBFS cannot create a file only if it does not exist",
     "hdfs": "obstore, which makes the lease table's commits, does not support HDFS",
@@ -34,8 +35,8 @@ def open_store(
 ) -> LeaseTable:
     """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
 
-    `group` selects one at locations with several. Requests time out after `patience` seconds, unless the options set a
-    limit. Raises `OptionError` if no backend supports the location's scheme.
+    `group` selects the group at a location with several. Requests time out after `patience` seconds, unless the options
+    set a limit. Raises `OptionError` if no backend supports the location's scheme.
     """
     try:
         backend = _backend(location)
@@ -45,12 +46,12 @@ def open_store(
 
 
 def canonical_location(text: str) -> str:
-    """The canonical form of a location: an address, or an absolute path.
+    """The canonical form of a location: an address or an absolute path.
 
-    Raises `ValueError` with the allowed forms.
+    Raises `ValueError`, whose message states the allowed forms.
     """
     if not text:
-        raise ValueError("a path or an address, and it is empty")
+        raise ValueError("a path or an address that is not empty")
     if has_unsafe_characters(text):
         raise ValueError(
             "a path or an address without quotes, brackets, wildcards, carets, backslashes and control characters"
@@ -74,8 +75,8 @@ def _backend(location: str) -> type[LeaseTable]:
             return backend
     if (kind := scheme(location)) in _REFUSED:
         raise ValueError(
-            f"an address that does not begin with {kind}:, because {_REFUSED[kind]}, but that of a storage, such as "
-            f"{EXAMPLE_ADDRESS}"
+            f"the address of a storage, such as {EXAMPLE_ADDRESS}, but not an address that begins with {kind}:, "
+            f"because {_REFUSED[kind]}"
         )
     known = ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme)
     raise ValueError(f"a path, or an address that begins with {known}")

@@ -17,12 +17,13 @@ from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further one,
-#: so that a repeated loser gets precedence. Every race has a winner, so exponential backoff would not help the store.
+#: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further lost
+#: race, so that a repeated loser gets precedence. Every race has a winner, so exponential backoff would not help the
+#: store.
 _FIRST_WAIT_FACTOR = 4.0
 
-#: Timeout of a request to a storage service in seconds, including retries. delta-rs's defaults, 30 s and 180 s of
-#: retries, exceed a lease duration.
+#: Timeout of a request to a storage service in seconds, including retries. delta-rs's defaults (30 s, and 180 s for
+#: retries) are longer than a lease duration.
 REQUEST_TIMEOUT = 5.0
 
 #: Attempts after which a commit fails with `ConflictError`.
@@ -32,10 +33,10 @@ _Store = TypeVar("_Store", bound="LeaseStore")
 
 
 class PartialWriteError(Exception):
-    """A partly successful write of a store that is not `atomic`; `after` is the resulting snapshot.
+    """A partly successful write to a store that is not `atomic`; `after` is the resulting snapshot.
 
-    `lost` is partition → reason why nothing of it was written. For `unknown` partitions the next read shows what was
-    written.
+    `lost` maps the partitions for which nothing was written to the reasons. For the `unknown` partitions, only the next
+    read shows whether they were written.
     """
 
     def __init__(self, after: Snapshot, lost: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> None:
@@ -46,45 +47,46 @@ class PartialWriteError(Exception):
 
 
 class LeaseStore(ABC):
-    """The snapshot of one group, with a compare-and-swap on its version: the interface for members.
+    """The snapshot of one group, with a compare-and-swap on its version. This is the interface for members.
 
-    One thread at a time uses a store, in the process that opened it; two others may call `record` and `tidy` meanwhile.
-    Every backend passes the conformance suite (`tests/lease_table/store_conformance.py`).
+    Only one thread at a time may use a store, in the process that opened it; two other threads may call `record` and
+    `tidy` at the same time. Every backend passes the conformance suite (`tests/lease_table/store_conformance.py`).
 
-    In a backend without epochs and renewal counters each handle counts the changes that it reads, and an epoch only
+    In a backend without epochs and renewal counters, each handle counts the changes that it reads, and an epoch only
     identifies a member's tenure.
     """
 
     capabilities: ClassVar[Capabilities] = LEASE_TABLE
 
-    #: Finds offsets of events by partition and sequence number, as far as possible, for a backend whose checkpoints
-    #: need them. Set by the store's user.
+    #: Maps partition → sequence number to partition → offset, for the events whose offset can be found. A backend whose
+    #: checkpoints need offsets calls it; the store's user sets it.
     find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the store of `group` with `content` unless it exists. Several members may try at once.
 
-        Afterwards the whole store exists, or nothing does. Raises `StoreFormatError` if something else exists at its
-        location, `StoreUnavailableError` if the storage does not answer.
+        Either the whole store is created, or nothing is. Raises `StoreFormatError` if something else exists at its
+        location, and `StoreUnavailableError` if the storage does not answer.
         """
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the store exists. Raises `StoreFormatError` if something else exists at its location,
-        `StoreUnavailableError`."""
+        """Whether the store exists. Raises `StoreFormatError` if something else exists at its location, and
+        `StoreUnavailableError` if the storage does not answer."""
 
     @abstractmethod
     def read(self) -> Snapshot:
-        """The newest snapshot. Raises `StoreFormatError`, `StoreUnavailableError`."""
+        """The newest snapshot. Raises `StoreFormatError` or `StoreUnavailableError`."""
 
     @abstractmethod
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
+        """Replace `base` with `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
-        Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store reads
-        the newest commit, and raises `StoreUnavailableError` if the outcome remains unknown. A store that is not
-        `atomic` raises `PartialWriteError` if a part of `new` was written, and `StoreUnavailableError` if nothing was.
+        If `base` is not the newest snapshot, nothing is written and `ConflictError` is raised. After an error that
+        leaves the outcome unknown, the store reads the newest commit; if the outcome remains unknown, it raises
+        `StoreUnavailableError`. A store that is not `atomic` raises `PartialWriteError` if a part of `new` was written,
+        and `StoreUnavailableError` if nothing was.
         """
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:  # noqa: B027
@@ -94,12 +96,12 @@ class LeaseStore(ABC):
         """
 
     def tidy(self) -> None:  # noqa: B027
-        """Remove the files of earlier versions, if any. The group's leader calls this every few hundred commits. Raises
-        `StoreUnavailableError`."""
+        """Remove the files of earlier versions, if there are any. The group's leader calls this every hundred commits
+        or so. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close files and connections. May be called twice."""
+        """Close files and connections. Can be called twice."""
 
     def __enter__(self: _Store) -> _Store:
         return self
@@ -109,7 +111,8 @@ class LeaseStore(ABC):
 
 
 class LeaseTable(LeaseStore):
-    """A lease store with a location and operators' functions: a backend of `lease_table/backends.py`."""
+    """A lease store with a location and with functions for operators. `lease_table/backends.py` lists the "
+    "subclasses."""
 
     @abstractmethod
     def __init__(
@@ -119,7 +122,7 @@ class LeaseTable(LeaseStore):
         patience: float = REQUEST_TIMEOUT,
         group: Group | None = None,
     ) -> None:
-        """See `open_store`."""
+        """For the arguments, see `open_store`."""
 
     @staticmethod
     @abstractmethod
@@ -129,7 +132,7 @@ class LeaseTable(LeaseStore):
     @staticmethod
     @abstractmethod
     def parse_location(text: str) -> str:
-        """The canonical form of the location. Raises `ValueError` with the allowed forms."""
+        """The canonical form of the location. Raises `ValueError`, whose message states the allowed forms."""
 
     @staticmethod
     def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -140,8 +143,8 @@ class LeaseTable(LeaseStore):
         return []
 
     def follow_history(self, since_ms: int) -> list[OwnershipChange]:
-        """The changes recorded since this handle's last call. The first call, and occasionally a later one, returns all
-        that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
+        """The changes recorded since the last call on this handle. The first call, and occasionally a later one,
+        returns all changes written at `since_ms` or later by the storage's clock. Raises `StoreUnavailableError`."""
         return []
 
     def maintain(self) -> None:
@@ -151,11 +154,12 @@ class LeaseTable(LeaseStore):
 def commit(
     store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
 ) -> Outcome:
-    """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, retry.
+    """Write the valid ones among `transitions` in one commit. After a lost race, read again, validate again and retry.
 
-    `before` of the outcome is the replaced snapshot, or the newest one if there was nothing to write. Of a partial
-    write (`PartialWriteError`) lost transitions are rejected, and unknown ones neither accepted nor rejected. Raises
-    `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    The outcome's `before` is the replaced snapshot, or the newest one if there was nothing to write. After a partial
+    write (`PartialWriteError`), transitions for lost partitions are rejected, and those for unknown partitions are
+    neither accepted nor rejected. Raises `ConflictError` after `attempts` lost races, and `StoreUnavailableError` if
+    the store raises it.
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
@@ -179,7 +183,7 @@ def commit(
 def _partly(outcome: Outcome, part: PartialWriteError, seconds: float) -> Outcome:
     accepted, refused = [], list(outcome.rejected)
     for transition in outcome.accepted:
-        partition = getattr(transition, "partition", "")  # transitions of members and the group have none
+        partition = getattr(transition, "partition", "")  # transitions about members and the group have no partition
         if partition in part.lost:
             refused.append(Rejected(transition, part.lost[partition]))
         elif partition not in part.unknown:
@@ -190,14 +194,15 @@ def _partly(outcome: Outcome, part: PartialWriteError, seconds: float) -> Outcom
 def commit_and_record(
     store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], warn: Callable[[str], object]
 ) -> Outcome:
-    """`commit`, then `record`. Raises as `commit` does."""
+    """Call `commit`, then `record`. Raises the same errors as `commit`."""
     outcome = commit(store, base, transitions)
     record(store, outcome, warn)
     return outcome
 
 
 def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
-    """Append the changes of owner to the history. A failure only warns, because the commit is done."""
+    """Append the changes of owner to the history. A failure is only passed to `warn`, because the commit has "
+    "succeeded."""
     changes = ownership_changes(outcome)
     try:
         if changes:

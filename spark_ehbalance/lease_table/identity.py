@@ -1,7 +1,7 @@
-"""Entra ID credentials of a lease table's storage in Azure: the storage options `credential`, `client_id`, `tenant_id`
-and `client_secret`, with the values of the hub's options, or the hub's own credential by default.
+"""Entra ID credentials for a lease table's storage in Azure. The storage options are `credential`, `client_id`,
+`tenant_id` and `client_secret`, with the same values as the hub's options; the default is the hub's own credential.
 
-No option contains a token: obstore requests one when it needs one, and delta-rs, which cannot, gets the present one
+No option contains a token. obstore requests a token when it needs one; delta-rs cannot, so it gets the present token
 whenever it opens a table.
 """
 
@@ -21,7 +21,7 @@ from spark_ehbalance.settings.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
 
-#: Seconds between two new tokens for a storage that refuses them.
+#: Minimum time between two new tokens for a storage that refuses them, in seconds.
 _PAUSE = 10.0
 
 #: Schemes of Azure's storage.
@@ -33,7 +33,7 @@ _KEYS = re.compile(
     r"|use_azure_cli|use_emulator|skip_signature|(msi|identity)_endpoint|(msi_)?(object|resource)_id|fabric_\w+"
 )
 
-#: Environment variables that are credentials for storage only. azure-identity reads the others, such as
+#: Environment variables that are credentials for storage only. azure-identity reads other variables, such as
 #: `AZURE_CLIENT_SECRET`.
 _VARIABLES = re.compile(r"AZURE_STORAGE_((ACCOUNT_|ACCESS_|MASTER_|SAS_)?KEY|(SAS_)?TOKEN|CONNECTION_STRING)")
 
@@ -46,8 +46,8 @@ def is_azure(location: str) -> bool:
 def with_identity(
     location: str, options: Mapping[str, str], identity: Identity | None, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """`options` of the storage at `location`, with the hub's `identity` if neither they nor the `environment` contain a
-    credential."""
+    """The storage `options` for `location`, with the hub's `identity` added if neither the options nor the
+    `environment` contain a credential."""
     own = {plain_name(name) for name in options}
     named = any(_KEYS.fullmatch(name) or name in ("credential", "client_id") for name in own)
     if identity is None or named or not is_azure(location) or any(map(_VARIABLES.fullmatch, environment)):
@@ -56,9 +56,9 @@ def with_identity(
 
 
 def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
-    """The identity in `options`, if they have a `credential`, and the other options.
+    """The identity in `options` (None if they have no `credential`), and the other options.
 
-    Raises `OptionError`, also if there is another credential.
+    Raises `OptionError` if the identity is invalid, or if the options contain another credential as well.
     """
     plain = {plain_name(name): (name, value) for name, value in options.items()}
     if "credential" not in plain:
@@ -75,7 +75,8 @@ def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
 
 
 def check_identity(location: str, options: Mapping[str, str]) -> None:
-    """Raise `OptionError` if the options contain an invalid credential, or one that the storage does not accept."""
+    """Raise `OptionError` if the options contain an invalid credential, or a credential that the storage does not
+    accept."""
     identity, _ = split(options)
     if identity is not None and not is_azure(location):
         reason = f"the storage at {location} is not in Azure"
@@ -83,7 +84,7 @@ def check_identity(location: str, options: Mapping[str, str]) -> None:
 
 
 class StorageTokens:
-    """An identity's tokens for storage; obstore calls it and keeps the result until it expires."""
+    """An identity's tokens for storage. obstore calls this object, and keeps the token until it expires."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -100,8 +101,8 @@ class StorageTokens:
         return {"bearer_token": token}, expires_on
 
     def renew(self) -> bool:
-        """Discard a refused token, so that the next one is new. Returns whether it did: not again at once for a storage
-        that refuses all tokens."""
+        """Discard a refused token, so that the next request gets a new one. Returns whether the token was discarded;
+        this happens only once in a while, in case the storage refuses all tokens."""
         now = time.monotonic()
         if now - self._renewed < _PAUSE:
             return False

@@ -14,7 +14,7 @@ _LOCATION = "memory://"
 
 
 class MemoryStore(LeaseStore):
-    """A snapshot in this process, initially `snapshot`. Unlike other stores it is thread-safe."""
+    """A store in this process's memory, which initially contains `snapshot`. Unlike other stores, it is thread-safe."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._lock = threading.Lock()

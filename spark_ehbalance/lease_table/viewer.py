@@ -16,7 +16,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Milliseconds of history in a view, and seconds for which a view is reused.
+#: Length of the history in a view in milliseconds, and seconds for which a view is reused.
 _HISTORY_MS, _READ_INTERVAL = 3_600_000, 1.0
 
 
@@ -37,8 +37,8 @@ class Viewer:
         self._until = 0.0
 
     def latest(self) -> GroupView:
-        """A view at most one second old; while the table cannot be read, the last view with the `problem`. Thread-safe.
-        Raises `StoreError` if the table was never read."""
+        """A view that is at most one second old. While the table cannot be read, this is the last view, with the reason
+        in `problem`. Thread-safe. Raises `StoreError` if the table was never read."""
         with self._lock:
             if self._latest is None or monotonic() >= self._until:
                 try:
@@ -58,7 +58,7 @@ class Viewer:
         self._observations = self._observations.updated(snapshot, now)
         observed = self._observations.members.items()
         seen = {id: at_ms - round(1000 * (now - seen.since)) for id, seen in observed if not seen.cold}
-        try:  # rows may be returned twice
+        try:  # the store may return a row twice
             added = dict.fromkeys(self._store.follow_history(at_ms - _HISTORY_MS))
             rows = sorted({**self._history, **added}, key=lambda row: (row.at_ms, row.epoch or 0))
             self._history = {row: None for row in rows if row.at_ms > at_ms - _HISTORY_MS}

@@ -106,8 +106,8 @@ def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offs
     named = {p: offset for p, offset in offsets.items() if names_event(offset)}
     if missing := sorted(unnamed_ends(plan, states).keys() - named.keys(), key=partition_order):
         _LOG.warning(
-            "the offsets of the next batch's last events were not found, so if a promotion of the event hub loses these "
-            "events, the loss will not be detected: partitions=%s",
+            "the offsets of the next batch's last events were not found, so if a promotion of the event hub loses "
+            "these events, the loss will not be detected: partitions=%s",
             ", ".join(missing),
         )
     ranges = {p: replace(range_, end_offset=named.get(p, range_.end_offset)) for p, range_ in plan.ranges.items()}

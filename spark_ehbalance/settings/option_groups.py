@@ -1,4 +1,4 @@
-"""Shared options of commands: a dataclass of typer options as one parameter."""
+"""Options shared by several commands: a dataclass of typer options as one parameter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Declarations of options: dataclass fields with default, parser and meaning.
+"""Declarations of options: dataclass fields with a default, a parser and a meaning.
 
-The source's options, the strategies' parameters and the simulator's scenarios are declared in this way; checks and the
-documentation's tables are derived from them.
+The source's options, the strategies' parameters and the simulator's scenarios are declared in this way. Checks and the
+documentation's tables are derived from the declarations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_ehbalance.settings.parsing import duration_text, parse_duration
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """The declaration of an option. `parse` reads a value's text and raises ValueError with the allowed values.
+    """The declaration of an option. `parse` parses a value's text, and raises `ValueError` with the allowed values.
     `default` and `meaning` are Markdown, for the documentation. `only` and `in_batch` are for options of the source
     (see `Options`)."""
 
@@ -35,7 +35,8 @@ def option_field(
     only: str = "",
     in_batch: str | None = None,
 ) -> Any:
-    """A dataclass field with `default`; `shown` is its Markdown, derived from the value if None."""
+    """A dataclass field with `default`. `shown` is the default in Markdown; if it is None, it is derived from "
+    "`default`."""
     text = _markdown(default, parse) if shown is None else shown
     if in_batch is not None:
         text = f"stream {text}, batch `{in_batch}`"

@@ -16,15 +16,16 @@ def invalid_option(option: str, text: str, allowed: object) -> OptionError:
 
 
 def reject_secret(option: str, text: str, secret_options: str) -> None:
-    """Raise `OptionError` if `text`, the value of `option`, can only be a secret; `secret_options` may hold one."""
+    """Raise `OptionError` if `text`, the value of `option`, can only be a secret. The error names `secret_options`,
+    which may contain one."""
     if looks_secret(text):
         reason = "its value looks like a key or a signed address"
         raise OptionError("EHB_SECRET_EXPOSED", option=option, reason=reason, allowed=f"a secret in {secret_options}")
 
 
 def parse_options(options: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
-    """Field → value of the fields of the dataclass `kind` that are set in `options`: option with `prefix`, in lower
-    case → text. Raises `OptionError`."""
+    """Field → parsed value, for the fields of the dataclass `kind` that are set in `options`. `options` maps option
+    names, with `prefix` and in lower case, to texts. Raises `OptionError`."""
     values: dict[str, Any] = {}
     for field, declaration in declarations(kind).items():
         option = prefix + option_name(field)

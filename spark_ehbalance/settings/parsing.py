@@ -1,4 +1,4 @@
-"""Parsers of values. They raise `ValueError` with the allowed values."""
+"""Parsers of values. They raise `ValueError`, whose message states the allowed values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_delay(value: str) -> float:
 
 
 def parse_shift(value: str) -> float:
-    """The seconds of a duration that may be 0 or have a minus sign, such as a clock's offset."""
+    """The seconds of a duration that may be 0 or negative, such as a clock's offset."""
     seconds = _seconds(value.strip().removeprefix("-"))
     if seconds is None:
         raise ValueError(f"a length of time, with or without a minus sign, {_DURATION_FORMS}")

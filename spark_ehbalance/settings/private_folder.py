@@ -1,4 +1,4 @@
-"""A folder that only this user can use, for communication of one user's processes on one machine."""
+"""A folder that only this user can use, through which the user's processes on one machine communicate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def make_private(folder: Path) -> None:
-    """Create `folder` unless it exists. Raises `OSError`, also if others can use it or may have created it."""
+    """Create `folder` unless it exists. Raises `OSError`, for example if other users can use the folder or own it."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     check_private(folder)
@@ -20,5 +20,5 @@ def check_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(
-            f"{folder} must be a folder, not a link, that only this user can use: remove it, or set TMPDIR"
+            f"{folder} must be a folder (not a link) that only this user can use, so remove it, or set TMPDIR"
         )

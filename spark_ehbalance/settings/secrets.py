@@ -1,7 +1,7 @@
 """Detection, redaction and references of secrets.
 
-Spark shows options in plans, errors, event logs and its UI, and operating systems show command lines. So a secret is
-passed by reference, or with a name or value that Spark hides.
+Spark shows options in plans, errors, event logs and its UI, and operating systems show command lines. So a secret must
+be passed by reference, or as an option whose name or value makes Spark hide it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFERENCES = "env:NAME (a variable of the driver's environment) or file:PATH (a 
 #: Spark's default of `spark.redaction.regex`: Spark hides options whose name or value matches it.
 _HIDDEN_BY_SPARK = re.compile(r"(?i)secret|password|token|access[.]?key")
 
-#: The largest accepted file of a secret, in bytes; a Google service account, the longest kind, has 3 KB.
+#: Maximum size of a file that contains a secret, in bytes. A Google service account, the longest kind, has 3 KB.
 _LARGEST = 65536
 
 #: Matches text that can only be a secret.
@@ -38,8 +38,8 @@ _SECRET = re.compile(
 #: A certificate is public, though its last line may look like a key.
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
-#: Matches text that may be a secret: a key by its name, a long run of letters and digits (with slashes, if it is not a
-#: path), a password before a host. No part backtracks over the whole text, which would take minutes.
+#: Matches text that may be a secret: a value whose name suggests a key, a long run of letters and digits (with slashes,
+#: if it is not a path), or a password before a host. No part backtracks over the whole text, which would take minutes.
 _RUN = re.compile(
     r"(?i:key|sig|signature|secret|password|token)\s*="
     r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
@@ -47,12 +47,12 @@ _RUN = re.compile(
     r"|[^/\s@]:[^/@:]+@"
 )
 
-#: Matches the names and aliases of delta-rs's and object_store's secret options. Other names with these words are of
-#: addresses, paths, switches and ids.
+#: Matches the names and aliases of secret options in delta-rs and object_store. Other option names with these words
+#: stand for addresses, paths, switches and ids.
 _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|password|sas)(_dynamodb)?$")
 
-#: Characters of a value that an error contains: the length of a long address.
-_LONGEST_SHOWN = 500
+#: Maximum number of characters of a value that an error contains, which is the length of a long address.
+_MAX_SHOWN = 500
 
 #: In place of a value that could be a secret.
 HIDDEN = "(not shown, as it could be a secret)"
@@ -82,7 +82,7 @@ def redacted(value: str) -> str:
     """`value` for an error message: hidden if it may be a secret in the wrong option, and cut if it is long."""
     if may_be_secret(value):
         return HIDDEN
-    return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")
+    return repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "…")
 
 
 def is_reference(value: str) -> bool:
@@ -91,9 +91,9 @@ def is_reference(value: str) -> bool:
 
 
 def resolve_secret(option: str, value: str) -> str:
-    """The secret that `value` refers to, or `value` itself if it is no reference.
+    """The secret that `value` refers to, or `value` itself if it is not a reference.
 
-    Raises `OptionError`, which names the option, if the variable or the file is missing or unusable.
+    Raises `OptionError`, which names `option`, if the variable or the file is missing or unusable.
     """
     if not is_reference(value):
         return value

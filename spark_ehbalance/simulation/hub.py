@@ -1,4 +1,4 @@
-"""The simulated event hub: numbers of events and the ranges that were read."""
+"""The simulated event hub, which only counts events and records the ranges that were read."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spark_ehbalance.simulation.scenario import HubSettings
 
 
 class LostEvents(AssertionError):
-    """Events were skipped: a fault of the lease code."""
+    """Events were skipped because of a bug in the lease code."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition with `count` events at the time `since`, and `rate` more per second after it.
+    """A partition that had `count` events at the time `since` and has received `rate` events per second since then.
 
     Events before `read` were delivered at least once or arrived before the group's `start`. The latest receiver was
     opened at `opened` with `epoch`.
@@ -69,7 +69,7 @@ class Hub:
         self._rates = {}
 
     def start(self, now: float) -> None:
-        """Start a query. The group reads events that arrive after its first start."""
+        """Start a query. The group reads the events that arrive after its first query's start."""
         if self.started is None:
             self.started = now
             for id, partition in self.partitions.items():

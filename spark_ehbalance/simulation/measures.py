@@ -13,22 +13,23 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
 #: A group also counts as balanced if no member's load exceeds the mean by more than this fraction, or if no single move
-#: helps: with a few heavy partitions, equal counts are not the goal.
+#: helps, because equal counts are not the goal if a few partitions are heavy.
 _TOLERANCE = 0.1
 
 
 class TwoOwners(AssertionError):
-    """Two owners had the same epoch of a partition, or an epoch fell: a fault of the lease code."""
+    """Two owners had the same epoch in one partition, or an epoch fell, because of a bug in the lease code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a scenario with a strategy.
 
-    `moves` counts changes of owners, `fewest_moves` those of the ideal strategy, `later_moves` those in a balanced
-    group. `unowned` is the sum of seconds without a running owner over all partitions. `longest_silence` is the
-    longest time between two commits of a running member, in lease durations of the member; `lease_duration` is the
-    group's at the end, in seconds. `spread` = standard deviation / mean of the members' loads, averaged over time.
+    `moves` counts changes of owner, `fewest_moves` the moves that the ideal strategy needs, and `later_moves` the moves
+    after the group was balanced. `unowned` is the time without a running owner in seconds, added up over all
+    partitions. `longest_silence` is the longest time between two commits of a running member, as a multiple of the
+    member's lease duration; `lease_duration` is the group's at the end, in seconds. `spread` is the standard deviation
+    / mean of the members' loads, averaged over time, and `spread_worst` is its maximum.
     """
 
     scenario: str
@@ -67,7 +68,7 @@ def _spread(loads: Sequence[float]) -> float:
 
 
 class Ledger:
-    """Records ownership and running members, and measures them. Times are seconds since the start."""
+    """Records and measures ownership and the running members. Times are in seconds since the start."""
 
     def __init__(
         self,
@@ -141,8 +142,9 @@ class Ledger:
             self._record_silence(self._clock() - committed, self.lease_duration)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """Seconds from `ended` until the group was balanced and stayed so until the next disturbance at `until`; if it
-        did not, until it was balanced after that. None: never."""
+        """Seconds from `ended`, the end of a disturbance, until the group was balanced and stayed so until the next
+        disturbance at `until`. If it did not stay balanced, seconds until it was first balanced after `until`; None if
+        it never was."""
         gained = [since for since, balanced in self.balanced if balanced and since < until]
         lost = [since for since, balanced in self.balanced if not balanced and since < until]
         if not gained or (lost and lost[-1] > gained[-1]):

@@ -1,4 +1,4 @@
-"""Processes of a simulated group: a real member engine and a simulated query each."""
+"""Processes of a simulated group, each with a real member engine and a simulated query."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class World:
 
 @dataclass(slots=True)
 class Batch:
-    """A batch in flight with `ranges` partition → (epoch, first, end), suspended at `paused` for `pause` seconds."""
+    """A batch in flight. `ranges` maps partition → (epoch, first, end). The batch is suspended at the time `paused` for
+    `pause` seconds."""
 
     ranges: Mapping[str, tuple[int, int, int]]
     began: float
@@ -61,7 +62,8 @@ class Batch:
 
 
 class Node:
-    """A member's process. Runs from `start` until `stop`, which leaves the group, or `crash`."""
+    """A member's process. It runs from `start` until `stop`, which leaves the group, or until `crash`, which does "
+    "not."""
 
     def __init__(self, name: str, number: int, settings: Settings, world: World, rng: random.Random) -> None:
         self.name = name
@@ -95,7 +97,7 @@ class Node:
         self._read_at(self._now + after, self._balance)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """Leave the group, as `query.stop()` does, without the batch in flight. Calls `then` at the end."""
+        """Leave the group, as `query.stop()` does, and discard the batch in flight. Calls `then` at the end."""
         self._stopping = then
         self._member.handle(protocol.StopRequested(), self._clocks())
         self._batch, self._batch_number = None, self._batch_number + 1
@@ -188,7 +190,8 @@ class Node:
         self._at(time + self._world.store.read_time() * self.slowness, partial(self._read_new, then))
 
     def _read_new(self, then: Callable[[Snapshot], None]) -> None:
-        """Read new versions, which the first request has found; the last request returns the version before it."""
+        """Read the new versions if the first request found any. The last request only finds that there are no more, so
+        the result is the newest version before it."""
         store = self._world.store
         remaining = store.remaining_requests(self._known)
         if remaining:
@@ -280,7 +283,7 @@ class Node:
         return starts
 
     def _end(self) -> None:
-        """End the batch, without the events after a new owner's receiver disconnected this one's."""
+        """End the batch, without the events that followed when a new owner's receiver disconnected this one's."""
         batch = self._batch
         assert batch is not None
         self._batch = None

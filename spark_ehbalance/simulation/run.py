@@ -25,7 +25,7 @@ from spark_ehbalance.simulation.store import SimulatedStore
 def simulate(scenario: Scenario, strategy: str, seed: int = 0) -> Result:
     """Run `scenario` with the named strategy. The same seed gives the same result.
 
-    Raises `LostEvents` or `TwoOwners` if the lease code is faulty.
+    Raises `LostEvents` or `TwoOwners` if the lease code has a bug.
     """
     return Simulation(scenario, strategy, seed).run()
 
@@ -42,7 +42,7 @@ class Simulation:
         self._scenario = scenario
         self._strategy = strategy
         self._seed = seed
-        self._rng = random.Random(seed)  # of events
+        self._rng = random.Random(seed)  # for events
         self._engine = Engine()
         self.hub = hub = Hub.create(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
         names = [f"member-{number}" for number in range(scenario.members)]

@@ -1,7 +1,7 @@
 """Scenarios of simulated groups, read from TOML.
 
-Missing keys have defaults. Values have the forms of the source's options, as TOML values or text: `lasts = 90` equals
-`lasts = "90 seconds"`. Times of events count from the start. `READY_MADE` are the scenarios of the package.
+Missing keys have defaults. Values have the same forms as the source's options, as TOML values or as text: `lasts = 90`
+equals `lasts = "90 seconds"`. Times of events count from the start. `READY_MADE` are the scenarios in the package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READY_MADE: tuple[str, ...] = tuple(
     sorted(file.name.removesuffix(".toml") for file in _SCENARIOS.iterdir() if file.name.endswith(".toml"))
 )
 
-#: Keys of each action besides `at` and `do`.
+#: Action → its keys, in addition to `at` and `do`.
 ACTIONS: Mapping[str, frozenset[str]] = {
     "join": frozenset({"count", "every"}),
     "leave": frozenset({"count", "every"}),
@@ -56,7 +56,7 @@ ACTIONS: Mapping[str, frozenset[str]] = {
     "slow-store": frozenset({"factor", "lasts"}),
 }
 
-#: Seconds of a request and of a commit on a local disk.
+#: Durations of a request and of a commit on a local disk, in seconds.
 _DISK_LATENCY, _DISK_COMMIT = 0.000_03, 0.000_5
 
 
@@ -68,9 +68,9 @@ class ScenarioError(OptionError):
 class Event:
     """An action on the group. Times are in seconds.
 
-    Affects `count` random members or partitions, one after each `every` (0: all at once). `lasts` is the duration of a
-    pause, outage, burst, restart or read-only store. `factor` multiplies the rate of events, or the time that something
-    takes; `offset` is the shift of a clock.
+    The action affects `count` random members or partitions, one every `every` seconds (0: all at once). `lasts` is the
+    duration of a pause, outage, burst, restart or read-only store. `factor` multiplies the rate of events, or the time
+    that operations take; `offset` is the shift of a clock.
     """
 
     at: float = option_field(0.0, parse_delay)
@@ -96,8 +96,8 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """Incoming events: on average `rate` per second and partition. With a `skew` above 0 the rate of the n-th partition
-    is proportional to n to the power of -skew (Zipf's law), in random order."""
+    """Incoming events: on average `rate` per second and partition. With a `skew` above 0, the rate of the n-th
+    partition is proportional to n to the power of -skew (Zipf's law), where the partitions are in random order."""
 
     rate: float = option_field(100.0, number(0))
     skew: float = option_field(0.0, number(0))
@@ -127,7 +127,7 @@ class StoreSettings:
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
     """Queries of the members: a batch of n events takes `batch` + n / `capacity` seconds, with at most `max_events` per
-    partition. Without events a query waits `trigger` seconds."""
+    partition. If there are no events, a query waits `trigger` seconds."""
 
     batch: float = option_field(5.0, parse_duration)
     capacity: float = option_field(50_000.0, positive)
@@ -245,4 +245,4 @@ def _as_text(value: Any, parse: Callable[[str], Any]) -> str:
     if not isinstance(value, float):
         return str(value)
     plain = f"{Decimal(repr(value)):f}"  # without an exponent
-    return plain if "." in plain else f"{plain}.0"  # 1e16 is no whole number either
+    return plain if "." in plain else f"{plain}.0"  # so that floats such as 1e16 are not accepted as whole numbers

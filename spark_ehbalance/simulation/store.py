@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 
-#: Maximum number of newer log files that are read one by one, with the first missing one; beyond it, a LIST request.
+#: Maximum number of newer log files that are read one by one, including the first missing one. If there are more, the
+#: store sends a LIST request.
 _MAX_LOG_READS = 5
 
 _LOG_2 = math.log(2)

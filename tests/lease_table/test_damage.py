@@ -169,7 +169,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
     "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
     "epochs edited": (with_values("partition", epoch=0), "rows were edited"),
-    "epochs null": (with_values("partition", epoch=None), "rows of another program"),
+    "epochs null": (with_values("partition", epoch=None), "rows that another program wrote"),
     "details that are no JSON": (with_values("member", details="{"), r"\.parquet: "),
     "a row of nothing": (with_values("member", kind="note"), "row of kind 'note'"),
     "all rows deleted": (with_rows(lambda rows: []), "rows were deleted"),
@@ -177,7 +177,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
         with_rows(lambda rows: [row for row in rows if row["kind"] != "partition"]),
         "some were deleted",
     ),
-    "the same rows again": (with_rows(lambda rows: 2 * rows), "or doubled"),
+    "the same rows again": (with_rows(lambda rows: 2 * rows), "or duplicated"),
     "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "columns"),
     "a column more": (
         lambda table: DeltaTable(table).alter.add_columns([Field("x", PrimitiveType("long"))]),

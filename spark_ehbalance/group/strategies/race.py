@@ -177,7 +177,7 @@ class _Contest:
             self._transitions.append(view.claim(partition))
             self._grabbed(weight)
             claims += 1
-        self._actions.append(f"claim {claims} of {len(free)} that are free")
+        self._actions.append(f"claim {claims} of {len(free)} free partitions")
 
     def challenge(self) -> None:
         """Request leases from members that have so many more that this member wins the race for the leases."""

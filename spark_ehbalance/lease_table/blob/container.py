@@ -1,4 +1,4 @@
-"""A container on `azure-storage-blob`: one request per call, with this package's errors."""
+"""A container, accessed through `azure-storage-blob`: one request per call, with this package's errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_ehbalance.lease_table.identity import split
 #: The version that the SDKs' stores use.
 _API_VERSION = "2019-07-07"
 
-#: Codes of requests whose condition is not met.
+#: Error codes of requests whose condition is not met.
 _NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "ContainerAlreadyExists")
 
 #: Environment variables that set options, as for a Delta table.
@@ -29,7 +29,7 @@ _NO_CONTAINER = "it does not exist"
 
 
 class LostRaceError(Exception):
-    """Another writer was faster: the request's condition is not met."""
+    """Another writer was faster, so the request's condition was not met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Blob:
 
 
 class Container:
-    """The container at `location`. Thread-safe. Requests are not retried, because a condition met by a request whose
-    response was lost is not met a second time."""
+    """The container at `location`. Thread-safe. Requests are not retried: if a request succeeded but its response was
+    lost, the retry's condition would not be met."""
 
     def __init__(self, location: str, options: Mapping[str, str], patience: float) -> None:
         """Requests time out after `patience` seconds. Raises `OptionError`."""
@@ -51,7 +51,8 @@ class Container:
         self._name = f"The container at {location}"
 
     def exists(self) -> bool:
-        """Whether the container exists, by a listing, which needs no other right. Raises `StoreUnavailableError`."""
+        """Whether the container exists. This is determined with a listing, which needs no additional rights. Raises
+        `StoreUnavailableError`."""
         first = self._client.list_blobs(results_per_page=1).by_page()
         return self._request("reached", lambda: [*next(first, ())]) is not None
 
@@ -79,7 +80,7 @@ class Container:
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
         """Set the metadata of the blob if it still has `etag` (None: if it does not exist). A deleted blob is
-        recreated. Raises `LostRaceError`, `StoreUnavailableError`."""
+        recreated. Raises `LostRaceError` or `StoreUnavailableError`."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceNotFoundError
 
@@ -177,13 +178,14 @@ def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
             read_timeout=patience,
             retry_total=0,
         )
-    except ValueError as problem:  # such as a token, which the client sends only by https
+    except ValueError as problem:  # for example, the client sends tokens only over https
         both = f"leaseTable={location} and its credential"
         raise OptionError("EHB_OPTIONS_CONFLICT", options=both, reason=str(problem)) from None
 
 
 def _credential(location: str, options: Mapping[str, str]) -> Any:
-    """A key or a signature from the options, or else from the environment; else Entra ID."""
+    """A key or a signature from the options or, if they have no credential, from the environment; otherwise Entra "
+    "ID."""
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     given = dict(options)

@@ -1,4 +1,4 @@
-"""The blobs of the Azure SDKs' blob checkpoint store: their names and metadata, to and from values. Pure.
+"""The format of the Azure SDKs' blob checkpoint stores: builds and parses the blobs' names and metadata. Pure.
 
 Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Python) and
 @azure/eventhubs-checkpointstore-blob 2.0.0 (JavaScript). All blobs are empty; the state is in their metadata:
@@ -6,9 +6,9 @@ Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Pytho
     NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query wrote it
     NAMESPACE/HUB/GROUP/checkpoint/PARTITION    offset, sequencenumber
 
-NAMESPACE is as in `blob_group`. Names are in lower case. Written metadata has all keys, because both SDKs fail without
-one of them. Read metadata may lack any or have empty values: Java writes no offset, others no sequence number. The key
-`epoch` is this package's: no SDK reads it, and each drops it when it writes the blob.
+For NAMESPACE, see `blob_group`. Names are in lower case. Written metadata contains all keys, because both SDKs fail if
+one is missing. Metadata that is read may lack any key or have empty values: Java writes no offset, and other SDKs write
+no sequence number. The key `epoch` is this package's; no SDK reads it, and each SDK drops it when it writes the blob.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_ehbalance.group.position import START_OFFSET, Position
 
 _OWNER, _EPOCH, _OFFSET, _SEQUENCE_NUMBER = "ownerid", "epoch", "offset", "sequencenumber"
 
-#: Values for a missing offset: of JavaScript and .NET, of Python, of earlier versions of .NET.
+#: Values that stand for a missing offset: in JavaScript and .NET, in Python, and in earlier versions of .NET.
 _NO_OFFSET = ("", "None", "no offset")
 
 #: A 64-bit integer.
@@ -42,21 +42,21 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as written by some SDK: the last finished event by sequence number, by offset, by both or
-    neither."""
+    """A checkpoint as written by any SDK. It identifies the last finished event by sequence number, by offset, by both,
+    or by neither."""
 
     sequence_number: int | None = None
     offset: str | None = None
 
     @property
     def position(self) -> Position | None:
-        """The position; None without a sequence number, which only the event at `offset` has."""
+        """The position; None without a sequence number, which could only be read from the event at `offset`."""
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
 
 
 def blob_group(group: Group, namespace: str | None) -> Group:
-    """`group` as in the names of its blobs: with `namespace`, or else its own without the port, as in .NET, Java and
-    JavaScript."""
+    """`group` as it appears in the names of its blobs: with `namespace` or, if that is None, with the group's own
+    namespace without the port, as in .NET, Java and JavaScript."""
     return replace(group, namespace=namespace or group.namespace.partition(":")[0])
 
 
@@ -71,7 +71,7 @@ def blob_name(group: Group, kind: Kind, partition: str) -> str:
 
 
 def parse_name(group: Group, name: str) -> tuple[Kind, str] | None:
-    """The kind and partition of the blob called `name`; None if it is not one of `group`."""
+    """The kind and the partition of the blob called `name`; None if the blob does not belong to `group`."""
     prefix = group_prefix(group)
     kind, _, partition = name.removeprefix(prefix).partition("/")
     if not name.startswith(prefix) or kind not in (Kind.OWNERSHIP.value, Kind.CHECKPOINT.value):
@@ -80,7 +80,7 @@ def parse_name(group: Group, name: str) -> tuple[Kind, str] | None:
 
 
 def owner(metadata: Metadata) -> str | None:
-    """The owner in the metadata of an ownership blob; None if missing or empty."""
+    """The owner in the metadata of an ownership blob; None if it is missing or empty."""
     return _values(metadata).get(_OWNER) or None
 
 
@@ -104,14 +104,15 @@ def checkpoint(metadata: Metadata) -> StoredCheckpoint:
 
 
 def groups(names: Iterable[str]) -> set[Group]:
-    """The groups whose blobs have these names."""
+    """The groups to which blobs with these names belong."""
     paths = (name.split("/") for name in names)
     kinds = {kind.value for kind in Kind}
     return {Group(*path[:3]) for path in paths if len(path) == 5 and path[3] in kinds}
 
 
 def checkpoint_metadata(position: Position) -> dict[str, str]:
-    """The metadata of a checkpoint blob. Without an offset, readers that need one begin at their own default."""
+    """The metadata of a checkpoint blob. If it has no offset, readers that need an offset begin at their own "
+    "default."""
     before_all = START_OFFSET if position.sequence_number < 0 else ""
     return {_OFFSET: position.offset or before_all, _SEQUENCE_NUMBER: str(position.sequence_number)}
 

@@ -11,14 +11,14 @@ from spark_ehbalance.eventhub.credentials import SERVICE_PRINCIPAL
 from spark_ehbalance.lease_table.identity import plain_name, split
 from spark_ehbalance.settings.secrets import redacted
 
-#: Not an address of a Delta table, which has a folder below the container.
+#: The address of a container. The address of a Delta table does not match, because it has a folder below the container.
 _ADDRESS = re.compile(r"https://[a-z0-9-]+(\.z[0-9]{1,2})?\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
 
-#: Azurite, with the account in the path.
+#: The address of a container in Azurite, which has the account in the path.
 _EMULATOR = re.compile(r"https?://(?:127\.0\.0\.1|localhost)(?::\d+)?/[a-z0-9]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
 
 _FORM = (
-    "https://ACCOUNT.blob.core.windows.net/CONTAINER, or http://127.0.0.1:PORT/devstoreaccount1/CONTAINER of Azurite"
+    "https://ACCOUNT.blob.core.windows.net/CONTAINER, or http://127.0.0.1:PORT/devstoreaccount1/CONTAINER for Azurite"
 )
 
 #: delta-rs's option names without prefixes, including aliases → option.
@@ -43,7 +43,7 @@ def is_container(location: str) -> bool:
 
 
 def parse_location(text: str) -> str:
-    """The canonical form of the container's address. Raises `ValueError` with the allowed forms."""
+    """The canonical form of the container's address. Raises `ValueError`, whose message states the allowed forms."""
     if not is_container(text):
         raise ValueError(_FORM)
     return text.rstrip("/").lower()  # accounts and containers are lower case
@@ -63,7 +63,7 @@ def account_and_container(location: str) -> tuple[str, str]:
 
 
 def known_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` by their plain names. Raises `OptionError` for an unknown one."""
+    """`options` by their plain names. Raises `OptionError` for an unknown option."""
     known = {}
     for name, value in options.items():
         if not is_known(name):
@@ -74,7 +74,7 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
                 hint=f" (allowed: {', '.join(OPTIONS)})",
             )
         known[OPTIONS[plain_name(name)]] = value
-    if "client_secret" in known:  # delta-rs needs no `credential` for it
+    if "client_secret" in known:  # as in delta-rs, where a client secret needs no `credential`
         known.setdefault("credential", SERVICE_PRINCIPAL)
     return known
 

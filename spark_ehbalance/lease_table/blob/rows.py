@@ -1,8 +1,9 @@
-"""A partition's lease as observed by one handle from its two blobs. Pure.
+"""A partition's lease, as one handle observes it in the partition's two blobs. Pure.
 
-The blobs have no renewal counter: a handle counts changes of the ownership blob's ETag. Only ownership blobs written by
-a query have an epoch: a handle increments it when it reads another owner. Without one it begins with the blob's time,
-which is later than any epoch that a query had before, so two tenures of one query never have the same epoch.
+The blobs have no renewal counter, so a handle counts the changes of the ownership blob's ETag. Only ownership blobs
+written by a query contain an epoch. A handle increments the epoch when it reads another owner. If the blob has no
+epoch, the handle begins with the blob's time, which is higher than any earlier epoch of a query, so two tenures of one
+query never have the same epoch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from spark_ehbalance.group.position import Position
 
 @dataclass(frozen=True, slots=True)
 class BlobState:
-    """A partition's blobs in a listing. Without an ownership blob `owner`, `etag` and time are missing; `epoch` is
-    missing unless a query wrote that blob."""
+    """A partition's blobs in a listing. If there is no ownership blob, `owner`, `etag` and the time are missing.
+    `epoch` is missing unless a query wrote the ownership blob."""
 
     owner: str | None = None
     epoch: int | None = None
@@ -27,9 +28,10 @@ class BlobState:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A `lease` of the snapshot, the ownership blob's `etag`, and the checkpoint blob's position `stored`.
+    """A `lease` of the snapshot, the ownership blob's `etag`, and the position `stored` in the checkpoint blob.
 
-    The lease's checkpoint differs from the stored one if it is not written yet, or if the stored one is ignored.
+    The lease's checkpoint differs from the stored position if the checkpoint is not written yet, or if the stored
+    position is ignored.
     """
 
     lease: Lease
@@ -51,11 +53,11 @@ def new_row(partition: str, found: BlobState) -> Row:
 
 
 def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
-    """`row` after another read; `own`: this member owns the partition.
+    """`row` after another read. `own`: whether this member owns the partition.
 
-    A checkpoint that moves back is ignored while the partition is owned: every SDK writes checkpoints without a
-    condition, so it is a former owner's late one. A deleted one keeps its last value: else the partition would begin at
-    the starting position, and skip events if that is the latest.
+    While this member owns the partition, a checkpoint that moves back is ignored, because it is a former owner's late
+    checkpoint: every SDK writes checkpoints unconditionally. If a checkpoint was deleted, its last value is kept;
+    otherwise, the partition would begin at the starting position, and skip events if that is `latest`.
     """
     lease = row.lease
     if found.etag != row.etag:
@@ -71,9 +73,9 @@ def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
 
 
 def claims_or_renews(before: Lease, wanted: Lease) -> bool:
-    """Whether the change from `before` to `wanted` includes the ownership blob.
+    """Whether the change from `before` to `wanted` affects the ownership blob.
 
-    A checkpoint counts as a renewal in the group's state, but is in another blob.
+    In the group's state a checkpoint counts as a renewal, but it is stored in another blob.
     """
     steps = wanted.renewal - before.renewal - (wanted.checkpoint != before.checkpoint)
     return wanted.owner != before.owner or wanted.epoch != before.epoch or steps > 0

@@ -1,4 +1,4 @@
-"""The lease store that Azure's event processors share: `EventProcessorClient` and `EventHubConsumerClient`."""
+"""The lease store that Azure's event processors (`EventProcessorClient` and `EventHubConsumerClient`) share."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Concurrent requests. At 100 ms each, a member renews a hundred leases in a second or two.
-_AT_ONCE = 8
+#: Maximum number of concurrent requests. At 100 ms per request, a member renews a hundred leases in a second or two.
+_MAX_CONCURRENT = 8
 
 
 class _NoOffsetError(Exception):
@@ -33,8 +33,8 @@ class _NoOffsetError(Exception):
 
 
 class _Written(NamedTuple):
-    """The result of a partition's write: the new row, or the error if nothing was written; both after a partial
-    write."""
+    """The result of writing a partition: the new row, or the error if nothing was written. After a partial write, it
+    has both."""
 
     row: Row | None
     error: LostRaceError | StoreUnavailableError | _NoOffsetError | None = None
@@ -46,23 +46,24 @@ class BlobStore(LeaseTable):
 
     Limits of the format:
 
-    - No handovers: an owner notices the loss of a partition afterwards. So **every move reads events twice**: those
-      that the former owner read after its last checkpoint. No event is lost.
-    - No epochs, so nothing fences a former owner: a late checkpoint of any member may move a position back. The owner
-      ignores it and overwrites it with the next commit; if its process dies before, more events are read twice. All
-      readers have owner level 0, and the last one to connect reads.
-    - No commit of several partitions: a write may succeed for some of them only (`PartialWriteError`).
-    - No rows of members: another member is known by its leases. Operators' orders, loads, limits and lease durations of
-      others are unknown, and there is no history.
+    - There are no handovers: an owner detects the loss of a partition only afterwards. So **every move reads events
+      twice**: the events that the former owner read after its last checkpoint. No event is lost.
+    - There are no epochs, so nothing fences a former owner: a late checkpoint of any member may move a position back.
+      The owner ignores it and overwrites it with the next commit; if the owner's process dies earlier, more events are
+      read twice. All readers have owner level 0, so the last one to connect reads.
+    - There are no commits of several partitions: a write may succeed for only some of them (`PartialWriteError`).
+    - There are no rows of members: other members are known only by their leases. Operators' orders and other members'
+      loads, limits and lease durations are unknown, and there is no history.
 
-    A read is one listing; a claim from another owner, who may have written a checkpoint meanwhile, is followed by
-    another one. A renewal, claim or release is one request, conditional on the ownership blob's ETag; a checkpoint is
-    another one, unconditional, as in the SDKs. Unchanged blobs are not written.
+    A read is one listing. After a claim from another owner, a second listing follows, because that owner may have
+    written a checkpoint meanwhile. A renewal, claim or release is one request, conditional on the ownership blob's
+    ETag; a checkpoint is a separate, unconditional request, as in the SDKs. Unchanged blobs are not written.
 
     `read` raises `FencedError` if a later process claimed a partition with the id of this handle's member.
 
-    A checkpoint is only written with its offset, because processors in Python and JavaScript need it: one that
-    `find_offsets` does not complete is neither accepted nor rejected, and neither is a first claim with it.
+    A checkpoint is only written with its offset, because processors in Python and JavaScript need it. A checkpoint for
+    which `find_offsets` finds no offset is neither accepted nor rejected, and neither is a first claim with such a
+    position.
     """
 
     capabilities = Capabilities(members=False, epochs=False, atomic=False)
@@ -92,7 +93,7 @@ class BlobStore(LeaseTable):
         return f"BlobStore({self._location!r})"
 
     def exists(self) -> bool:
-        """Whether the container exists: a group without blobs is a group without partitions."""
+        """Whether the container exists. A group without blobs counts as a group without partitions."""
         return self._container.exists()
 
     def create(self, group: Group, content: Snapshot | None = None) -> None:
@@ -106,7 +107,7 @@ class BlobStore(LeaseTable):
             self.write(base, content)
 
     def read(self) -> Snapshot:
-        return self._taken_in(self._listed())
+        return self._update_rows(self._list_states())
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         if self._snapshot is None:
@@ -122,7 +123,7 @@ class BlobStore(LeaseTable):
         self._rows |= {partition: result.row for partition, result in written.items() if result.row is not None}
         self._members = new.members
         lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostRaceError)}
-        # The owner after a lost race is unknown; and a former owner may have written a checkpoint since the last read.
+        # After a lost race the owner is unknown, and a former owner may have written a checkpoint since the last read.
         after = self.read() if lost or _taken_over(base, self._rows, written) else self._renewed_snapshot()
         unavailable = {p: error for p, error in failed.items() if isinstance(error, StoreUnavailableError)}
         self._warn(unavailable, written.keys() - failed.keys())
@@ -144,7 +145,7 @@ class BlobStore(LeaseTable):
             self._group = self._only_group()
         return self._container.list(layout.group_prefix(self._group))
 
-    def _listed(self) -> dict[str, BlobState]:
+    def _list_states(self) -> dict[str, BlobState]:
         blobs: dict[str, dict[Kind, Blob]] = {}
         for name, blob in self._blobs().items():
             assert self._group is not None
@@ -174,7 +175,7 @@ class BlobStore(LeaseTable):
         owner, epoch = layout.owner(ownership.metadata), layout.epoch(ownership.metadata)
         return BlobState(owner, epoch, ownership.etag, ownership.modified_ms, stored.position)
 
-    def _taken_in(self, listed: Mapping[str, BlobState]) -> Snapshot:
+    def _update_rows(self, listed: Mapping[str, BlobState]) -> Snapshot:
         for partition in self._rows.keys() | listed.keys():
             found, row = listed.get(partition, BlobState()), self._rows.get(partition)
             self._check_fence(partition, found, row)
@@ -196,7 +197,7 @@ class BlobStore(LeaseTable):
             raise FencedError("EHB_FENCED", host="an unknown host", owner=found.owner)
 
     def _renewed_snapshot(self) -> Snapshot:
-        """The snapshot of the rows: the last one if they have not changed."""
+        """The snapshot of the rows; the last snapshot if they have not changed."""
         assert self._group is not None
         partitions = sorted(self._rows, key=partition_order)
         leases = MappingProxyType({partition: self._shown(self._rows[partition].lease) for partition in partitions})
@@ -209,19 +210,21 @@ class BlobStore(LeaseTable):
         return self._snapshot
 
     def _shown(self, lease: Lease) -> Lease:
-        """`lease` for the snapshot: without an owner if it is owned by this member and has no position, so that it is
-        claimed again. The response to its claim was lost, or an earlier process ended before its first checkpoint."""
+        """`lease` as shown in the snapshot. If this member owns the lease but it has no position, it is shown without
+        an owner, so that it is claimed again: either the response to its claim was lost, or an earlier process ended
+        before its first checkpoint."""
         return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _is_unsaved(self, lease: Lease) -> bool:
-        """Whether the checkpoint of an owned lease is not in its blob: not written yet, or overwritten."""
+        """Whether the checkpoint of an owned lease is missing from its blob, because it is not written yet or was
+        overwritten."""
         row = self._rows.get(lease.partition)
         return row is not None and lease.owner in self._members and _can_be_stored(lease.checkpoint, row)
 
     def _with_offsets(self, leases: list[Lease]) -> list[Lease]:
-        """`leases` with the offsets of their checkpoints, as far as they are found."""
+        """`leases` with the offsets of their checkpoints, where these are found."""
         positions = {
             lease.partition: lease.checkpoint.sequence_number
             for lease in leases
@@ -244,12 +247,12 @@ class BlobStore(LeaseTable):
         if len(leases) < 2:
             return [self._write(lease) for lease in leases]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_AT_ONCE, "ehbalance-blobs")
+            self._pool = ThreadPoolExecutor(_MAX_CONCURRENT, "ehbalance-blobs")
         return list(self._pool.map(self._write, leases))
 
     def _write(self, wanted: Lease) -> _Written:
-        """Write the difference to the row. A release follows the checkpoint, from which the next owner continues; a
-        claim or a renewal precedes it, because only an owner may write one."""
+        """Write what differs from the row. A release follows the checkpoint, because the next owner continues from it;
+        a claim or a renewal precedes the checkpoint, because only an owner may write one."""
         row = self._rows.get(wanted.partition)
         written: Row | None = None
         try:
@@ -257,7 +260,7 @@ class BlobStore(LeaseTable):
                 return _Written(self._added(wanted))
             row = row or Row(Lease(wanted.partition))
             if row.lease.checkpoint is None and _lacks_offset(wanted.checkpoint):
-                raise _NoOffsetError  # a claim must not precede its position
+                raise _NoOffsetError  # a claim must not be written before its position
             if wanted.owner is not None and claims_or_renews(row.lease, wanted):
                 row = written = self._with_owner(row, wanted)
             if wanted.checkpoint is not None and _can_be_stored(wanted.checkpoint, row):
@@ -273,7 +276,7 @@ class BlobStore(LeaseTable):
         return _Written(replace(row, lease=rest))
 
     def _added(self, wanted: Lease) -> Row:
-        """The row of a new partition; its position does not overwrite an existing one."""
+        """The row of a new partition. Its position does not overwrite an existing checkpoint."""
         row = Row(replace(wanted, epoch=0, renewal=0))
         if wanted.checkpoint is None or not _can_be_stored(wanted.checkpoint, row):
             return row
@@ -293,7 +296,7 @@ class BlobStore(LeaseTable):
             epoch=wanted.epoch,
             renewal=row.lease.renewal + 1,
             renewed_at_ms=blob.modified_ms,
-            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # of the first claim
+            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # the latter in a first claim
         )
         return replace(row, lease=lease, etag=blob.etag)
 
@@ -340,5 +343,5 @@ def _can_be_stored(position: Position | None, row: Row) -> bool:
 
 
 def _lacks_offset(position: Position | None) -> bool:
-    """Whether the offset of the position's event is unknown. Before a partition's first event there is none."""
+    """Whether the offset of the position's event is unknown. The position before the first event needs no offset."""
     return position is not None and position.offset is None and position.sequence_number >= 0

@@ -1,5 +1,5 @@
-"""The folder of a Delta table: its files with obstore, the table with delta-rs, and the errors of both as this
-package's."""
+"""The folder of a Delta table. obstore accesses the files and delta-rs opens the table; the errors of both are turned
+into this package's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
 from spark_ehbalance.settings.secrets import is_secret_name, may_be_secret
 
-#: Errors of delta-rs and obstore for failed storages and unreadable content.
+#: Errors that delta-rs and obstore raise for failed storages and unreadable content.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
-#: Files removed with one request: Azure's maximum.
-_REMOVED_AT_ONCE = 256
+#: Number of files removed with one request, which is Azure's maximum.
+_MAX_REMOVALS = 256
 
-#: Files named in an error.
-_SHOWN = 3
+#: Maximum number of files named in an error.
+_MAX_SHOWN = 3
 
 
 class File(NamedTuple):
@@ -46,7 +46,7 @@ class File(NamedTuple):
 
 
 class Folder:
-    """The folder at `uri`, with delta-rs's `options` for its storage; `title` is its name in errors.
+    """The folder at `uri`, with delta-rs's `options` for its storage. `title` is the folder's name in errors.
 
     File names are relative to the folder. Methods raise `BACKEND_ERRORS`, which `errors` translates.
     """
@@ -65,8 +65,8 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        """Whether the folder is a path. Storage services write files atomically; a crash of a machine may truncate a
-        local one."""
+        """Whether the folder is on a local path. Storage services write files atomically, but a machine's crash may
+        truncate a local file."""
         return "://" not in self.uri
 
     def delta_options(self) -> dict[str, str]:
@@ -77,9 +77,9 @@ class Folder:
         return self._plain_options | self.token[0]
 
     def is_table(self) -> bool:
-        """Whether the folder contains a Delta table; delta-rs accepts any file in the log. Raises
+        """Whether the folder contains a Delta table. delta-rs's own check accepts any file in the log. Raises
         `StoreUnavailableError` if there is no token."""
-        self.delta_options()  # a shorter error for a missing token than obstore's
+        self.delta_options()  # if there is no token, its error is shorter than obstore's
         return any(is_of_a_version(file.name) for file in self.listed(LOG))
 
     def open_table(self) -> DeltaTable:
@@ -87,15 +87,15 @@ class Folder:
         return DeltaTable(self._address, storage_options=self.delta_options())
 
     def tag(self, name: str) -> str | None:
-        """The file's ETag; None if it does not exist. One request."""
+        """The file's ETag; None if the file does not exist. This takes one request."""
         try:
             return obstore.head(self._files, name)["e_tag"] or ""
         except (FileNotFoundError, NotFoundError):
             return None
 
     def listed(self, folder: str = "", after: str | None = None) -> list[File]:
-        """The files directly in the folder, or in its subfolder `folder`, which may be missing, sorted by name.
-        `after`: only names after this one."""
+        """The files directly in the folder, or in its subfolder `folder` (which may be missing), sorted by name. With
+        `after`, only files whose names sort after it."""
         if self.is_local:
             return [file for file in self._scanned(folder) if file.name > (after or "")]
         prefix = f"{folder}/" if folder else ""
@@ -137,10 +137,10 @@ class Folder:
             raise FileNotFoundError(name) from error
 
     def parquet(self, name: str, schema: pa.Schema) -> pa.Table:
-        """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if it
-        lacks a column.
+        """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if the
+        file lacks a column.
 
-        Without Arrow's threads, which abort a busy process that exits soon after, one time in six.
+        Arrow's threads are not used: if a busy process exits soon after using them, they abort it one time in six.
         """
         file = pq.ParquetFile(pa.BufferReader(self.read(name)))
         if missing := [column for column in schema.names if column not in file.schema_arrow.names]:
@@ -153,35 +153,35 @@ class Folder:
         obstore.put(self._files, name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes) -> str:
-        """Create a file; returns its tag. Raises `FileExistsError`."""
+        """Create a file. Returns its tag. Raises `FileExistsError`."""
         try:
             return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
         except AlreadyExistsError as error:
             raise FileExistsError(name) from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, many with one request; some may be missing."""
+        """Remove files, with one request for many of them. Some may be missing."""
         paths = list(names)
         if self.is_local:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(self.uri, path))
             return
-        for first in range(0, len(paths), _REMOVED_AT_ONCE):
+        for first in range(0, len(paths), _MAX_REMOVALS):
             with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
-                obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
+                obstore.delete(self._files, paths[first : first + _MAX_REMOVALS])
 
     def check_unused(self) -> None:
         """Raise `StoreFormatError` if the folder contains any file except those of an interrupted write."""
-        found = [*islice((path for path in self._paths() if not is_left_over(path)), _SHOWN + 1)]
+        found = [*islice((path for path in self._paths() if not is_left_over(path)), _MAX_SHOWN + 1)]
         if found:
-            more = " and more" if len(found) > _SHOWN else ""
-            problem = f"it contains other files: {', '.join(found[:_SHOWN])}{more}"
+            more = " and more" if len(found) > _MAX_SHOWN else ""
+            problem = f"it contains other files: {', '.join(found[:_MAX_SHOWN])}{more}"
             raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self.uri, problem=problem)
 
     def _paths(self) -> Iterator[str]:
         if not self.is_local:
-            for chunk in obstore.list(self._files):  # also empty files that mark folders
+            for chunk in obstore.list(self._files):  # includes empty files that mark folders
                 yield from (entry["path"] for entry in chunk if entry["path"] not in ("", LOG))
             return
         for folder, folders, files in os.walk(self.uri):
@@ -214,8 +214,8 @@ class Folder:
     def unavailable(self, action: str, error: Exception) -> StoreUnavailableError:
         """The error of an `action`, such as "read", that failed with `error`."""
         if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
-            self._storage = None  # which keeps the refused token
-        if isinstance(error, TableNotFoundError) and action != "created":  # raised if it cannot make the folder
+            self._storage = None  # because it keeps the refused token
+        if isinstance(error, TableNotFoundError) and action != "created":  # also raised if the folder cannot be created
             return StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location=self.uri)
         text = self._text(error)
         if self.is_local and os.path.isfile(self.uri):
@@ -229,7 +229,8 @@ class Folder:
         return self._storage
 
     def _text(self, error: Exception) -> str:
-        """The error in one line, without secrets: delta-rs repeats values of options that it does not understand."""
+        """The error on one line, without secrets: delta-rs repeats the values of options that it does not "
+        "understand."""
         hidden = {value for name, value in self.options.items() if _hidden(name, value)}.union(self.token[0].values())
         if any(value in str(error) for value in hidden):
             error.args = ("a storage option that may be a secret is invalid",)  # in tracebacks as well
@@ -253,8 +254,8 @@ def _hidden(name: str, value: str) -> bool:
 
 
 def storage_error_text(error: Exception) -> str:
-    """An error of delta-rs or obstore in one line, with its causes and without queries of addresses, which may contain
-    a token."""
+    """An error from delta-rs or obstore on one line, with its causes but without the query parts of URLs, which may
+    contain a token."""
     text = str(error).partition("\nDebug source:")[0]
     text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)
     text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__

@@ -34,13 +34,14 @@ HISTORY_SCHEMA = pa.schema(
     ]
 )
 
-#: Appends between two checkpoints of the history's log; a reader reads the log files since the last one.
+#: Number of appends between two checkpoints of the history's log. A reader reads the log files since the last
+#: checkpoint.
 _CHECKPOINT_INTERVAL = 20
 
 #: Hours for which compacted files are kept for readers.
 _KEPT_HOURS = 1
 
-#: The name that identifies the table as a lease history, whatever its columns are.
+#: The Delta table name that identifies a lease history, whatever its columns are.
 _NAME = "ehbalance lease history"
 
 
@@ -56,7 +57,7 @@ class History:
         self._followed: tuple[int, str | None, frozenset[str]] = (0, None, frozenset())
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
-        """Append `changes`; creates the table if it is missing."""
+        """Append `changes`. Creates the table if it is missing."""
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
         with self._folder.errors("written"):
@@ -64,7 +65,7 @@ class History:
             if cached is not None:
                 try:
                     self._append(cached, table)
-                except DeltaError:  # others did more than append since it was opened
+                except DeltaError:  # since it was opened, others have done more than append
                     cached = None
             if cached is None:
                 cached = self._opened()
@@ -80,8 +81,8 @@ class History:
             raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
     def _cached(self) -> DeltaTable | None:
-        """The table as of the last append, unless it was replaced or its token expires. Opening it again would take
-        delta-rs two requests for each log file since the last checkpoint."""
+        """The table as of the last append; None if it was replaced or its token is about to expire. Opening it again
+        would take delta-rs two requests for each log file since the last checkpoint."""
         table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
         same = table is not None and self._tag_of(table.version()) == self._tag is not None
         return table if same else None
@@ -109,7 +110,7 @@ class History:
             write_deltalake(table, rows, mode="append", schema_mode="merge")
         except BACKEND_ERRORS:
             raise
-        except Exception as error:  # delta-rs's error for columns of another type has no class
+        except Exception as error:  # delta-rs's error for columns of another type has no class of its own
             raise self._folder.unavailable("written", error) from error
 
     def _create(self) -> None:
@@ -125,8 +126,8 @@ class History:
             return [] if table is None else self._changes(file_names(table))
 
     def follow(self, since_ms: int) -> list[OwnershipChange]:
-        """The changes in files written at `since_ms` or later and not read by an earlier call; after a compaction some
-        changes are returned again."""
+        """The changes in files that were written at `since_ms` or later and that no earlier call has read. After a
+        compaction, some changes are returned again."""
         with self._folder.errors("read"):
             version, tag, files = self._followed
             if tag and self._tag_of(version + 1) is None and self._tag_of(version) == tag:
@@ -155,7 +156,7 @@ class History:
         return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
     def compact(self) -> None:
-        """Compact small files, and remove those replaced a while ago."""
+        """Compact small files, and remove files that were replaced more than an hour ago."""
         with self._folder.errors("maintained"):
             if self._folder.is_table():
                 table = self._opened()

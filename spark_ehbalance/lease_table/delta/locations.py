@@ -1,7 +1,7 @@
-"""Locations of Delta lease tables, and storage options that they must not have.
+"""Locations of Delta lease tables, and checks for storage options that are not allowed.
 
-Locations have one canonical form. delta-rs takes an unknown address for a folder below the working directory: two jobs
-would have a table each, and both would read everything.
+Each location has one canonical form. delta-rs treats an address with an unknown scheme as a folder below the working
+directory, so two jobs would each have their own table, and both would read everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
-#: Storages of delta-rs and obstore that can create a file only if it does not exist. None is a path.
+#: Schemes of the storages in delta-rs and obstore that can create a file only if it does not exist. None stands for a
+#: path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
 
 #: The host of a storage account, possibly in a DNS zone (`z12`), and the clouds that delta-rs and obstore support.
@@ -36,9 +37,9 @@ def has_known_scheme(location: str) -> bool:
 
 
 def parse_location(text: str) -> str:
-    """The canonical form of a location with one of `SCHEMES`: an address, or an absolute path.
+    """The canonical form of a location with one of `SCHEMES`: an address or an absolute path.
 
-    Raises `ValueError` with the allowed forms.
+    Raises `ValueError`, whose message states the allowed forms.
     """
     kind, rest = scheme(text), text.partition(":")[2]
     if kind is None:
@@ -49,8 +50,8 @@ def parse_location(text: str) -> str:
 def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The address and the options with which delta-rs and obstore open `location`.
 
-    They support one cloud, and take an HTTPS address for any web server. So an account of another cloud, or in a DNS
-    zone, becomes an option, with its endpoint unless the options have one.
+    These libraries support only one cloud, and treat an HTTPS address as any web server's. So an account in another
+    cloud or in a DNS zone is passed as an option, with its endpoint unless the options contain one.
     """
     kind, (server, _, path) = scheme(location), location.partition("://")[2].partition("/")
     container, at, host = server.rpartition("@")
@@ -68,8 +69,8 @@ def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` for an invalid credential, and for an option, or an environment variable that no option
-    overrides, with which delta-rs may overwrite another writer's commit or relies on locks."""
+    """Raise `OptionError` for an invalid credential, and for an option with which delta-rs may overwrite another
+    writer's commit or relies on locks. The same applies to environment variables that no option overrides."""
     check_identity(location, options)
     settings = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}
@@ -79,7 +80,7 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
     for source, (name, value) in settings.items():
         unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
         if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
-            reason = "the lease table must create a file only if it does not exist, or two queries own one partition"
+            reason = "otherwise, files that exist could be overwritten, and two queries could own the same partition"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
         if name.lower().endswith("s3_locking_provider"):
             reason = "the lease table's commits are conditional writes of S3, so no writer may rely on locks"
@@ -87,7 +88,7 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
 
 
 def _concerns(variable: str, location: str) -> bool:
-    """Whether delta-rs reads this environment variable for the table: those of S3, and those of mounts."""
+    """Whether delta-rs reads this environment variable for a table at `location`. S3 and local paths have variables."""
     if variable.startswith("aws_") or variable.endswith("conditional_put"):
         return location.startswith(("s3://", "s3a://"))
     return "://" not in location
@@ -110,9 +111,9 @@ def _path(text: str) -> str:
     if path == "/":
         raise ValueError("a folder below /")
     if "\\" in path:
-        raise ValueError("a path without backslashes, which delta-rs takes for slashes")
+        raise ValueError("a path without backslashes, which delta-rs treats as slashes")
     if re.search(r"%[0-9A-Fa-f]{2}", path):
-        raise ValueError("a path without % before two hexadecimal digits, which delta-rs takes for an escape")
+        raise ValueError("a path without % before two hexadecimal digits, which delta-rs treats as an escape")
     return path
 
 

@@ -14,7 +14,7 @@ from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file
 
 _ENGINE = "spark-ehbalance"
 
-#: The keys in a commit's information for the token by which its author recognizes it, and for the table's id.
+#: Keys in a commit's information: the token by which the author recognizes its commit, and the table's id.
 _TOKEN, _TABLE = "ehbalance.commit", "ehbalance.table"
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -47,7 +47,7 @@ _ADD = {
     "stats": _TEXT,
 }
 
-#: The actions of a checkpoint. Readers expect the last two, which this store does not write.
+#: The actions of a checkpoint. This store does not write the last two, but readers expect their columns.
 _CHECKPOINT = pa.schema(
     [
         ("protocol", _struct(minReaderVersion=_INT, minWriterVersion=_INT)),
@@ -124,10 +124,11 @@ def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError` with its problem. This store's commits end with an `add`, so that
-    a file truncated by a crash is recognized."""
+    """The actions of a log file. Raises `ValueError`, whose message states the problem. This store's commits end with
+    an `add`, so that a file truncated by a crash is recognized."""
     try:
-        actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
+        # The bytes are split, because a text would also be split at U+2028.
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("cannot be read") from None
@@ -139,7 +140,7 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
 
 
 def own_add(content: bytes, table: str) -> dict[str, Any] | None:
-    """The `add` of a commit that this store made in the table with this id; None for any other commit. Raises
+    """The `add` of a commit that this store made to the table with the id `table`; None for any other commit. Raises
     `ValueError`."""
     actions = actions_of(content)
     return actions[-1] if "add" in actions[-1] and _information(actions).get(_TABLE) == table else None
@@ -167,8 +168,8 @@ def newest_checkpoint(names: Iterable[str]) -> int:
 
 
 def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
-    """The files of a checkpoint at `version`, by name, in the order of writing; delta-rs would read the log with
-    several requests per commit."""
+    """The files of a checkpoint at `version`, by name, in the order in which they must be written. delta-rs does not
+    write the checkpoint, because it would read the log with several requests per commit."""
     rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([_with_pairs(row) for row in rows], schema=_CHECKPOINT), buffer)
@@ -177,7 +178,7 @@ def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> d
 
 
 def _with_pairs(value: Any) -> Any:
-    """`value` with Arrow's maps as lists of pairs."""
+    """`value` with maps as lists of pairs, as Arrow expects them."""
     if not isinstance(value, dict):
         return value
     maps = ("partitionValues", "options", "configuration")

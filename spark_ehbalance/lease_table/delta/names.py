@@ -14,7 +14,7 @@ HINT = "_last_checkpoint"
 _DATA = re.compile(r"lease-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet(?:#\d+)?")
 _STAGED_LOG = re.compile(rf"{LOG}/(?:\d{{20}}\.(?:json|checkpoint\.parquet)|{HINT})#\d+")
 
-#: The log's files of one version: its commit, and engines' files next to it.
+#: The log files of one version: its commit, and the files that engines write next to it.
 _VERSION = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
 
 
@@ -40,15 +40,16 @@ def new_data_file() -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of the table's folder is a data file of this store, complete or not."""
+    """Whether a file in the table's folder is a data file of this store, complete or not."""
     return _DATA.fullmatch(name) is not None
 
 
 def is_of_a_version(name: str) -> bool:
-    """Whether a file of the log belongs to one version: a commit, or a checkpoint."""
+    """Whether a file in the log belongs to one version, as commits and checkpoints do."""
     return _VERSION.fullmatch(name) is not None
 
 
 def is_left_over(path: str) -> bool:
-    """Whether a file, relative to the table's folder, may be left by an interrupted write of this store."""
+    """Whether the file at `path`, relative to the table's folder, may be left over from an interrupted write of this
+    store."""
     return is_data_file(path) or _STAGED_LOG.fullmatch(path) is not None

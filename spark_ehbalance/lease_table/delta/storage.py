@@ -1,5 +1,5 @@
-"""obstore with delta-rs's options. Both use the Rust library object_store, so that options and credentials are the
-same."""
+"""Opens storage with obstore, but with delta-rs's options. Both use the Rust library object_store, so the options and
+the credentials are the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from spark_ehbalance.lease_table.identity import StorageTokens
 from spark_ehbalance.settings.parsing import parse_duration
 
-#: Options of the HTTP client; delta-rs also takes them with the prefix of a storage.
+#: Options of the HTTP client. delta-rs also accepts them with the prefix of a storage.
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -41,20 +41,21 @@ _CLIENT = frozenset(
 
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
 
-#: delta-rs's values of flags.
+#: The values of flags that delta-rs accepts.
 _ON, _OFF = ("1", "true", "on", "yes", "y"), ("0", "false", "off", "no", "n")
 
-#: Set by the location only.
+#: Options that only the location sets.
 _PLACES = frozenset({"bucket", "bucket_name", "container_name"})
 
-#: Beginning of a location's scheme → prefix of the environment variables that set options.
+#: The beginning of a location's scheme → the prefix of the environment variables that set its options.
 _VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
 
 
 def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | None = None) -> ObjectStore:
-    """The storage at `uri`, an address or an absolute path; names are relative to it. `tokens` provide credentials.
+    """Open the storage at `uri`, which is an address or an absolute path; file names are relative to it. `tokens`
+    provide the credentials.
 
-    Raises `FileNotFoundError` for a path without a folder, `ValueError`, and obstore's `BaseError`.
+    Raises `FileNotFoundError` if there is no folder at a path, `ValueError`, and obstore's `BaseError`.
     """
     if "://" not in uri:
         if not os.path.isdir(uri):
@@ -63,7 +64,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
     lower = _client_variables(uri) | {name.lower(): value for name, value in options.items()}
     lower = {name: value for name, value in lower.items() if _plain(name) not in _PLACES}
     client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
-    if uri.startswith("gs:"):  # as in delta-rs for an http: address
+    if uri.startswith("gs:"):  # delta-rs does the same, for http: endpoints
         client = {"allow_http": "true"} | client
     retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
     rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
@@ -78,7 +79,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
 
 
 def _client_variables(uri: str) -> dict[str, str]:
-    """The options of the HTTP client in the environment; obstore reads all others itself."""
+    """The HTTP client's options in the environment. obstore itself reads all other options."""
     prefix = next((prefix for scheme, prefix in _VARIABLES.items() if uri.startswith(scheme)), "")
     variables = {name.lower(): value for name, value in os.environ.items()}
     return {n: v for n, v in variables.items() if prefix and n.startswith(prefix) and _plain(n) in _CLIENT}
@@ -97,7 +98,7 @@ def _client_value(name: str, value: str) -> Any:
 
 
 def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The `options` that the storage supports; delta-rs ignores the others, too."""
+    """The `options` that the storage supports. The others are dropped, because delta-rs ignores them too."""
     known = {}
     for name, value in options.items():
         try:
@@ -105,7 +106,7 @@ def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
             from_url(uri, config=alone)
         except UnknownConfigurationKeyError:
             continue
-        except BaseError:  # an invalid value or a missing option, reported by the final call
+        except BaseError:  # an invalid value or a missing option, which the final call reports
             pass
         known[name] = value
     return known

@@ -1,9 +1,9 @@
 """The compare-and-swap on a Delta table.
 
-A commit is a data file and then the next version's log file, created only if it does not exist: its creator wins. That
-is Delta's commit protocol, so delta-rs and Spark can read the table. A read is one request for the next version's log
-file; delta-rs opens the table, and reads the metadata of foreign versions. Such a version must not change rows:
-RESTORE, for example, would hide progress.
+A commit writes a data file and then creates the next version's log file, which succeeds only if that file does not
+exist, so the creator wins. This is Delta's commit protocol, so delta-rs and Spark can read the table. A read is one
+request for the next version's log file; delta-rs only opens the table, and reads the metadata of versions that other
+programs wrote. Such versions must not change rows, because (for example) RESTORE would hide progress.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ from spark_ehbalance.lease_table.delta.names import (
 )
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, description, encode, from_table, group_of, to_table
 
-#: Log files read one after the other before the log is listed: on a storage account a listing costs as much as 13
-#: reads, and takes as long as two.
-_MOST_STEPS = 4
+#: Maximum number of log files that are read one after the other before the log is listed. On a storage account, a
+#: listing costs as much as 13 reads and takes as long as two.
+_MAX_STEPS = 4
 
-#: Reads per check that the log still exists. On a local disk, where it costs 0.01 ms, each read checks.
+#: Number of reads per check that the log still exists. On a local disk, where a check takes 0.01 ms, every read checks.
 _READS_PER_CHECK = 10
 
-#: Attempts of a read: maintenance may remove a file between finding the newest version and reading it.
+#: Attempts per read, because maintenance may remove a file after the newest version was found and before it is read.
 _READ_ATTEMPTS = 3
 
 _NAME = "ehbalance lease table"
 
 
 def _clock() -> float:
-    """Seconds of a clock that does not stop while the machine is suspended, if there is one."""
+    """The time in seconds of a clock that does not stop while the machine is suspended, if there is such a clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The last version read or written: snapshot, data file, the table's metadata action, tag and content hash of the
-    log file, and when the version was the newest."""
+    """The last version that was read or written: its snapshot, its data file, the table's metadata action, the log
+    file's tag and content hash, and the last time at which this version was the newest."""
 
     snapshot: Snapshot
     file: str | None
@@ -83,8 +83,8 @@ class _Known:
 
 
 class _Check(NamedTuple):
-    """The last check that the log exists: the version `known` then, the number of `reads` since, and the versions
-    `written` since, with their tokens."""
+    """The last check that the log exists: the version `known` at that time, the number of `reads` since, and the
+    versions `written` since with their tokens."""
 
     known: _Known | None = None
     reads: int = 0
@@ -156,12 +156,12 @@ class DeltaStore(LeaseTable):
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         self._folder.make()
-        # In one commit: a part of a table would look like one that lost its partitions.
+        # One commit, because a partly written table would look like a table that lost its partitions.
         adds = [] if content is None else [self._put(content)]
         self._folder.create(commit_file(0), log.creation(_metadata(group, _now_ms()), *adds))
 
     def _put(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Write a data file; returns the action that adds it."""
+        """Write a data file. Returns the action that adds it."""
         rows, name = to_table(snapshot), new_data_file()
         data = encode(rows)
         self._folder.write(name, data)
@@ -195,7 +195,7 @@ class DeltaStore(LeaseTable):
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
-        """The newest version; None if it is foreign, so that the table must be opened again."""
+        """The newest version; None if another program wrote it, so that the table must be opened again."""
         newest = self._newest(known)
         if newest is None:
             return known
@@ -236,25 +236,27 @@ class DeltaStore(LeaseTable):
 
     def _retained(self, version: int) -> _LogFile:
         """The log file of `version`. Raises `StoreDamagedError` if it is missing, because the author of the rows is
-        unknown then."""
+        then unknown."""
         if (found := self._log_file(version)) is None:
             raise self._damaged(f"{commit_file(version)} is missing")
         return found
 
     def _check_not_set_back(self, version: int) -> None:
-        """Raise `StoreReplacedError` if the known version is no longer part of the log; it may have been cleaned up."""
+        """Raise `StoreReplacedError` if the known version is no longer part of the log, unless it may have been cleaned
+        up."""
         if (last := self._last) is not None:
             found = self._log_file(last.version)
             if hash(found.content) != last.content if found else version < last.version:
-                raise self._replaced(f"its version was {last.version} and is {version}")
+                raise self._replaced(f"its version was {last.version} and is now {version}")
 
     def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
         """The table's group and metadata. Raises `StoreFormatError` if it is not a lease table, `StoreReplacedError` if
-        it is another one than before, `StoreDamagedError` if another program changed its protocol or metadata."""
+        it is not the same table as before, and `StoreDamagedError` if another program changed its protocol or
+        metadata."""
         found, protocol = table.metadata(), table.protocol()
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
-            raise self._replaced(f"its id was {known_id} and is {found.id}")
+            raise self._replaced(f"its id was {known_id} and is now {found.id}")
         try:
             group = group_of(found.description, self._folder.uri)
         except StoreFormatError:
@@ -276,7 +278,8 @@ class DeltaStore(LeaseTable):
     def _read_version(
         self, newest: _LogFile, add: dict[str, Any] | None, group: Group, metadata: dict[str, Any]
     ) -> _Known:
-        """The version of this log file, with the rows of the data file that was added. Raises `StoreDamagedError`."""
+        """The version of the log file `newest`, with the rows of the data file that `add` adds. Raises
+        `StoreDamagedError`."""
         name, snapshot = None, Snapshot(group, newest.version)
         if add is not None:
             name = add["add"]["path"]
@@ -291,8 +294,9 @@ class DeltaStore(LeaseTable):
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be read from the known version on.
 
-        Not if the log was removed or replaced: an older version is then missing, even if members continue to write.
-        Nor if versions were cleaned up during a long suspension: then the next one may be missing, too.
+        It cannot if the log was removed or replaced; an older version is then missing, even if members continue to
+        write. Nor can it if versions may have been cleaned up during a long suspension, because the next version may
+        then be missing too.
         """
         if self._is_stale(known):
             return False
@@ -310,8 +314,8 @@ class DeltaStore(LeaseTable):
         return self._folder.tag(commit_file(version))
 
     def _withdraw_strays(self) -> None:
-        """Remove the log files that this handle wrote since the last check into the log of another table after a gap,
-        with which no reader can open that table."""
+        """Remove log files that this handle wrote by mistake, since the last check, to the log of a table that replaced
+        this one. They follow a gap in that log, so no reader could open that table."""
         names = [file.name for file in self._folder.listed(LOG)]
         versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
         for version, token in sorted(self._check.written):
@@ -327,9 +331,9 @@ class DeltaStore(LeaseTable):
         return self._clock() - known.newest_at > maintenance.LOG_SECONDS / 2
 
     def _newest(self, known: _Known) -> _LogFile | None:
-        """The log file of the newest version; None if it is the known one."""
+        """The log file of the newest version; None if the known version is the newest."""
         version, newest = known.version, None
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             found = self._log_file(version + 1)
             if found is None:
                 return newest
@@ -339,7 +343,7 @@ class DeltaStore(LeaseTable):
 
     def _log_file(self, version: int) -> _LogFile | None:
         """The log file of `version`; None if it does not exist."""
-        winner = self._winner  # a read in another thread may drop it
+        winner = self._winner  # a copy, because a read in another thread may drop it
         if winner is not None and winner.version == version:
             return winner
         with contextlib.suppress(FileNotFoundError):
@@ -347,7 +351,7 @@ class DeltaStore(LeaseTable):
         return None
 
     def _own_add(self, file: _LogFile, table: str) -> dict[str, Any] | None:
-        """See `log.own_add`. Raises `StoreDamagedError`."""
+        """Like `log.own_add`, but raises `StoreDamagedError`."""
         try:
             return log.own_add(file.content, table)
         except ValueError as problem:
@@ -392,7 +396,7 @@ class DeltaStore(LeaseTable):
                 "EHB_LEASE_TABLE_UNAVAILABLE",
                 what=f"The lease table at {self._folder.uri}",
                 action="written",
-                reason="others wrote it while this process was suspended, and whether its commit counts is unknown",
+                reason="others wrote to it while this process was suspended, so the outcome of the commit is unknown",
             )
         written = replace(new, version=version)
         file = add["add"]["path"]
@@ -400,17 +404,17 @@ class DeltaStore(LeaseTable):
         return written
 
     def _is_whole_from(self, known: _Known) -> bool:
-        """Whether the log has all versions from the known one to the newest: an interrupted clean-up may leave any."""
+        """Whether the log has all versions from the known one to the newest. An interrupted clean-up may leave gaps."""
         versions = self._versions_after(known.version - 1)
         whole = versions == [*range(known.version, known.version + len(versions))] != []
         return whole and self._tag(known.version) == known.tag
 
     def _commit(self, version: int, entry: bytes, token: str) -> str:
-        """Create the log file of `version`; returns its tag. Raises `ConflictError` if another writer created it, and
-        `StoreUnavailableError`, after which it may yet appear."""
+        """Create the log file of `version`. Returns its tag. Raises `ConflictError` if another writer created it, and
+        `StoreUnavailableError` if the outcome is unknown: the file may still appear."""
         try:
             return self._folder.create(commit_file(version), entry)
-        except BACKEND_ERRORS as error:  # after a retried request with a lost response it may be this handle's
+        except BACKEND_ERRORS as error:  # if a response was lost and the request retried, the file may be this handle's
             failure = error
         try:
             found = self._log_file(version)
@@ -440,15 +444,16 @@ class DeltaStore(LeaseTable):
     def tidy(self) -> None:
         with self._folder.errors("tidied up"):
             data, files = self._folder.listed(), self._folder.listed(LOG)
-            # After the listings: listed files that the newest version does not need are obsolete.
+            # The version is read after the listings, so listed files that it does not need are obsolete.
             if newest := self._checkpointed():
                 maintenance.remove_old_files(self._folder, data, files, *newest)
 
     def _checkpointed(self) -> tuple[int, str] | None:
-        """Write a checkpoint of the newest version; returns that version and its data file. None, without a write, if
-        the log was replaced, or the version is foreign. Other threads may read and write meanwhile."""
+        """Write a checkpoint of the newest version. Returns that version and its data file. Writes nothing and returns
+        None if the log was replaced or another program wrote the version. Other threads may read and write
+        meanwhile."""
         known, checked = self._known, self._check.known
-        # Later versions may be this handle's own commits into the log of another table.
+        # Later versions may be commits that this handle wrote to the log of a table that replaced this one.
         if known is None or checked is None or self._tag(checked.version) != checked.tag:
             return None
         newest = self._newest(known) or self._log_file(known.version)

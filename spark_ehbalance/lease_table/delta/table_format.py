@@ -1,8 +1,8 @@
-"""The lease table's format: a snapshot as rows, and a description with the table's group.
+"""The lease table's format: a snapshot as rows, and a description that contains the table's group.
 
-The columns are those that people query; `details` contains all other fields as JSON. A row of kind `partition` is a
-lease, one of kind `member` a member, one of kind `query` a query's record. The row of kind `table` has the table's id
-and totals of all leases, which reveal lost or edited rows.
+The fields that people query have their own columns; `details` contains all other fields as JSON. A row of kind
+`partition` is a lease, a row of kind `member` is a member, and a row of kind `query` is a query's record. The row of
+kind `table` contains the table's id and totals of all leases, which reveal lost or edited rows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def group_of(description: str | None, location: str) -> Group:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # another program's text
         problem = "it is a Delta table of another program"
         raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem) from None
-    problem = f"it has format {version}, and this version of spark-ehbalance supports format {FORMAT}"
+    problem = f"it has format {version}, but this version of spark-ehbalance supports format {FORMAT}"
     raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem)
 
 
@@ -105,7 +105,7 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 def encode(rows: pa.Table) -> bytes:
     """`rows` as a Parquet file."""
     buffer = pa.BufferOutputStream()
-    # Without Parquet's features for large tables: a third less time for 64 partitions, and half the bytes.
+    # Parquet's features for large tables are off: for 64 partitions, this saves a third of the time and half the bytes.
     pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
@@ -113,7 +113,7 @@ def encode(rows: pa.Table) -> bytes:
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     """The snapshot in the rows of `table`, in any order. Raises `ValueError` if they are incomplete or edited."""
     columns = [column.combine_chunks() for column in table.columns]
-    columns[5] = columns[5].view(pa.int64())  # for times beyond the range of `datetime`
+    columns[5] = columns[5].view(pa.int64())  # because times may be beyond the range of `datetime`
     *values, texts = (column.to_pylist() for column in columns)
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
@@ -132,19 +132,19 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
             elif kind == "table":
                 table_row = row
             else:
-                raise ValueError(f"there is a row of kind {kind!r}")
+                raise ValueError(f"it has a row of the unknown kind {kind!r}")
         if table_row is None:
             raise ValueError("its rows were deleted")
         found = table_row[-1]
         rows = len(leases) + len(members) + len(queries) + 1
         if rows != table.num_rows or found["totals"] != _totals(leases.values()):
-            raise ValueError("its rows were edited, or some were deleted or doubled")
+            raise ValueError("its rows were edited, or some of them were deleted or duplicated")
         identity = None
         if table_row[1] is not None:
             identity = TableIdentity(table_row[1], found["hub_created_ms"], found.get("latest_ms"))
         duration = found["lease_duration_ms"]
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"it has rows of another program: {error!r}") from error
+        raise ValueError(f"it has rows that another program wrote: {error!r}") from error
     return Snapshot(
         group,
         version,
