@@ -171,11 +171,11 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "epochs edited": (with_values("partition", epoch=0), "rows were edited"),
     "epochs null": (with_values("partition", epoch=None), "rows that another program wrote"),
     "details that are no JSON": (with_values("member", details="{"), r"\.parquet: "),
-    "a row of nothing": (with_values("member", kind="note"), "row of kind 'note'"),
+    "a row of nothing": (with_values("member", kind="note"), "row of the unknown kind 'note'"),
     "all rows deleted": (with_rows(lambda rows: []), "rows were deleted"),
     "partitions deleted": (
         with_rows(lambda rows: [row for row in rows if row["kind"] != "partition"]),
-        "some were deleted",
+        "some of them were deleted",
     ),
     "the same rows again": (with_rows(lambda rows: 2 * rows), "or duplicated"),
     "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "columns"),

@@ -78,8 +78,9 @@ def test_an_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
     new = replace(leases, table=tmp_path / "new")
     new.done("init")
     assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_ORDER_REJECTED", "startingPosition")
-    for arguments in ((), ("--remove", "--to", "bob")):
-        assert_error(leases.fails(2, "pin", "0", *arguments), "EHB_OPTION_REQUIRED", "--to or --remove")
+    assert_error(leases.fails(2, "pin", "0"), "EHB_OPTION_REQUIRED", "--to or --remove")
+    both = leases.fails(2, "pin", "0", "--remove", "--to", "bob")
+    assert_error(both, "EHB_OPTIONS_CONFLICT", "--to and --remove")
     error = leases.fails(2, "pin", "0", "--to", "bob", "--handover-timeout", "soon")
     assert_error(error, "EHB_OPTION_INVALID", "--handover-timeout='soon'", "a length of time")
 
@@ -123,7 +124,7 @@ def test_seek_in_an_owned_partition_requires_force(leases: Group) -> None:
         (["1", "--to", '{"1": 3}'], 2, "EHB_OPTION_INVALID", ("earliest",)),
         (["1", "--to", "2099-01-01T00:00:00Z"], 2, "EHB_OPTION_INVALID", ("--to='2099", "in the past")),
         (["--to", "3"], 2, "EHB_OPTION_REQUIRED", ("PARTITION, --all or --positions",)),
-        (["1", "--all", "--to", "3"], 2, "EHB_OPTION_REQUIRED", ("PARTITION, --all or --positions",)),
+        (["1", "--all", "--to", "3"], 2, "EHB_OPTIONS_CONFLICT", ("PARTITION, --all and --positions",)),
         (["1"], 2, "EHB_OPTION_REQUIRED", ("--to or --positions",)),
         (["9", "--to", "3"], 1, "EHB_ORDER_REJECTED", ("partition 9", "0, 1")),
         (

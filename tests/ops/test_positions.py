@@ -83,7 +83,7 @@ def test_a_query_without_a_lease_table_has_exact_positions(ehbalance: Command, t
     }  # fmt: skip
     outcome = ehbalance("positions", spark_folder(tmp_path / "two", alone, unfinished=1))
     assert json.loads(outcome.out)["0"] == {"next": 0}
-    assert "events 0 to 39 of partition 0 may be read twice, as their batch is unfinished" in outcome.err
+    assert "Events 0 to 39 of partition 0 may be read twice, because their batch did not finish" in outcome.err
 
 
 def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) 
     cases = {
         "different lease tables: /lost/leases, /other/leases": (batch("a", p0=(1, 0, 10)), elsewhere),
         "2 sources without a lease table have each read all partitions of hub": (alone, alone),
-        "are copies of one checkpoint": (copy, copy),
+        "are copies of the same checkpoint": (copy, copy),
         "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, recreated),
-        "[EHB_OPTION_REQUIRED] --event-hub-name is required: the event hubs are hub, other": (
+        "[EHB_OPTION_REQUIRED] --event-hub-name is required: choose one of the event hubs hub, other": (
             made,
             batch("b", hub="other", p0=(1, 0, 9)),
         ),
