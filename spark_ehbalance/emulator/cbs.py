@@ -1,4 +1,4 @@
-"""Claims-based security: the tokens that clients put on `$cbs`, and the paths that they grant."""
+"""Claims-based security: the tokens that clients send to `$cbs`, and the paths to which these grant access."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class TokenRefusedError(Exception):
 
 
 class Tokens:
-    """The tokens of one connection. Each grants the entity at a path, in lower case, and those below it."""
+    """The tokens of a connection. Each token grants access to the entity at a path (in lower case), and to the entities
+    below it."""
 
     def __init__(self, keys: Mapping[str, str] | None) -> None:
-        """`keys` (name to key) verify tokens; None accepts every token until it expires."""
+        """`keys` maps names to the keys that verify tokens. With None, every token is accepted until it expires."""
         self._keys = keys
         self._expiries: dict[str, float] = {}  # by path, in seconds since 1970
 
@@ -60,7 +61,7 @@ class Tokens:
         return Response(202, "Accepted")
 
     def allow(self, path: str) -> bool:
-        """Whether a token for `path` is valid now; without keys no token is needed."""
+        """Whether there is a valid token for `path` now. Without keys, no token is needed."""
         ends = [end for granted, end in self._expiries.items() if covers(granted, path)]
         return max(ends) > time.time() if ends else self._keys is None
 
@@ -79,7 +80,8 @@ def _rejection(reason: str) -> Response:
 
 
 def verify_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
-    """The path that a shared access signature grants, and its expiry. Raises TokenRefusedError."""
+    """The path to which a shared access signature grants access, and the signature's expiry. Raises
+    TokenRefusedError."""
     if not isinstance(token, str) or not token.startswith(_SCHEME):
         raise TokenRefusedError("The token is not a shared access signature.")
     fields = _fields(token)
@@ -103,14 +105,14 @@ def _fields(signature: str) -> dict[str, str]:
 
 
 def _check_unexpired(end: float) -> None:
-    """Raise TokenRefusedError, in Azure's words, if `end` has passed."""
+    """Raise TokenRefusedError, with Azure's text, if `end` has passed."""
     if end <= time.time():
         expiry = datetime.fromtimestamp(end, timezone.utc)
         raise TokenRefusedError(f"ExpiredToken: The token is expired. Expiration time: '{expiry:%m/%d/%Y %H:%M:%S}'.")
 
 
 def _expiry(token: object) -> float:
-    """The expiry that a shared access signature or JSON web token contains; infinity if it contains none."""
+    """The expiry in a shared access signature or a JSON web token; infinity if the token contains no expiry."""
     if not isinstance(token, str):
         return math.inf
     if token.startswith(_SCHEME):
@@ -125,5 +127,5 @@ def _expiry(token: object) -> float:
 
 
 def covers(granted: str, path: str) -> bool:
-    """Whether a token for the path `granted` is valid for `path`; both in lower case."""
+    """Whether a token that grants access to the path `granted` is valid for `path`. Both are in lower case."""
     return path == granted or path.startswith(granted + "/")

@@ -1,4 +1,5 @@
-"""A time range of a hub into a Delta table that may contain a part of it, or be written by queries meanwhile."""
+"""Writes a hub's events of a time range into a Delta table, which may already contain some of them, and to which
+queries may write meanwhile."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def _time(text: str) -> datetime:
 
 
 def _name(text: str) -> str:
-    if looks_secret(text):  # the table's log would keep it
+    if looks_secret(text):  # the table's log would contain it
         raise ValueError("a name without a key or a signature")
     return text
 
@@ -69,7 +70,8 @@ class Settings(JobSettings):
 
 
 def split(ranges: Sequence[Range], max_events: int) -> list[dict[str, tuple[int, int]]]:
-    """The `ranges` in parts of about `max_events`: partition → first sequence number, and the one after the last."""
+    """The `ranges` in parts of about `max_events`. A part maps each partition to its first sequence number and the one
+    after its last."""
     count = -(-sum(span.end - span.start for span in ranges) // max_events)
 
     def cut(span: Range, part: int) -> int:
@@ -79,7 +81,7 @@ def split(ranges: Sequence[Range], max_events: int) -> list[dict[str, tuple[int,
 
 
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
-    """Insert the `rows` of the range's events that the table does not contain, and print how many.
+    """Insert the `rows` of the range's events that the table does not contain, and print their number.
 
     Raises `SettingError` if `to` is in the future.
     """
@@ -88,7 +90,7 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
             "EHB_OPTION_INVALID",
             option=f"{PREFIX}to",
             value=_text(settings.to),
-            allowed="a time in the past, as events enqueued later would be missing",
+            allowed="a time in the past, because events enqueued later would be missing",
         )
     begin, end = _text(settings.from_), _text(settings.to)
     options = batch_options({**settings.source, "startingPosition": begin, "endingPosition": end})
@@ -97,7 +99,7 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     parts = split(batch_ranges(options), settings.max_events_per_commit)
     total_read = total_present = 0
     for number, part in enumerate(parts, 1):
-        # Both positions of partitions outside the part are the latest, so that nothing is read of them.
+        # For partitions outside the part, both positions are the latest one, so that nothing is read from them.
         ends = [json.dumps({**{p: {"next": cut[edge]} for p, cut in part.items()}, "*": "latest"}) for edge in (0, 1)]
         reader = spark.read.format("ehbalance").options(**settings.source)
         events = reader.options(startingPosition=ends[0], endingPosition=ends[1]).load()
@@ -108,8 +110,8 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
 
 
 def _check_retention(options: Options, begin: datetime) -> int | None:
-    """Warn of partitions that may have lost events of the range: their first retained event is in it, and is not their
-    first event ever. Returns the hub's creation time in milliseconds since 1970."""
+    """Warn about partitions that may have lost events of the range, because their first retained event is in the range
+    and is not their first event ever. Returns the hub's creation time in milliseconds since 1970."""
     trimmed = []
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(metadata.partition_ids())

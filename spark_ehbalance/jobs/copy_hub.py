@@ -1,4 +1,5 @@
-"""A stream from a hub to another one: bodies, keys and properties with their types, in order by key.
+"""Copies a stream from a hub to another one: bodies, keys, and properties with their types. The events of a key stay in
+order.
 
 An event that cannot be sent fails the job, is skipped, or is written to a table, exactly once.
 """
@@ -34,28 +35,28 @@ from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.spark.writer import unsendable
 from spark_ehbalance.text import logger
 
-#: Environment variable with the connection string of the hub to write.
+#: Environment variable with the connection string of the hub to which events are written.
 SINK_SECRET = "EHBALANCE_SINK_CONNECTION_STRING"
 
 _LOG = logger(__name__)
 
-#: The properties of an event that a copy loses, for the log.
+#: The log text about the properties of an event that a copy loses.
 _NOT_COPIED = (
     "not copied: sequence numbers, offsets, enqueued times and publishers, which the service sets; properties of the "
     "message that are empty or 0; types without JSON: UUIDs, decimals, characters, lists and maps in properties are "
     "sent as text, times as numbers, and bodies that are AMQP values or sequences as the bytes of their text"
 )
 
-#: Columns that only the table of unsendable events has.
+#: Columns that only the table of unsendable events contains.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: The option of both hubs that keeps the types of properties.
+#: The option that keeps the types of properties. The job sets it for both hubs.
 _TYPED = {"jsonProperties": "true"}
 
-#: Options that would break a copy: name in lower case → reason.
+#: Options that would break a copy (in lower case), with the reasons.
 _FORBIDDEN = {
     "jsonproperties": "the job sets it to true, to keep the types of properties",
-    "minpartitions": "several tasks would send the events of a key, in any order",
+    "minpartitions": "several tasks would send the events of a key, so their order would be lost",
 }
 
 
@@ -69,7 +70,7 @@ def _source(options: Mapping[str, str]) -> Options:
     _refuse(options, *_FORBIDDEN)
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise invalid_option("onMalformed", "keep", "fail or skip, as a malformed event cannot be sent")
+        raise invalid_option("onMalformed", "keep", "fail or skip, because a malformed event cannot be sent")
     return checked
 
 
@@ -101,10 +102,10 @@ class Settings(JobSettings):
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that sends `rows` of the source's events to the sink, without the columns `EVENT_COLUMNS`. Raises
-    `SettingError` if both are the same hub by two names."""
+    """Start the query. It applies `rows` to the source's events, and sends the result, without the columns
+    `EVENT_COLUMNS`, to the sink. Raises `SettingError` if source and sink are the same hub under two names."""
     if (hub := _identity(_source(settings.source).connection)) == _identity(_sink(settings.sink).connection):
-        raise _same_hub(f"{hub[0]}, by two names")
+        raise _same_hub(f"{hub[0]}, under two names")
     _LOG.warning(_NOT_COPIED)
     events = rows(spark.readStream.format("ehbalance").options(**settings.source, **_TYPED).load())
     sink = {**settings.sink, **_TYPED}
@@ -125,14 +126,14 @@ def _same_hub(hub: str) -> SettingError:
 
 
 def _identity(connection: Connection) -> tuple[str, object]:
-    """The hub's name and creation time, which do not depend on the name used for its namespace."""
+    """The hub's name and creation time, which are the same whichever name is used for its namespace."""
     with HubMetadata(connection, "$Default") as hub:
         hub.partition_ids()
         return connection.hub.lower(), hub.created_ms or connection.hub_name
 
 
 def _send_or_store(table: str, sink: Mapping[str, str], batch: DataFrame, number: int) -> None:
-    batch.persist()  # both writes read once
+    batch.persist()  # so that the two writes read only once
     try:
         sent = batch.drop(*EVENT_COLUMNS)
         write_once(unsendable(batch, write_options(sink), sent.columns), number, table)

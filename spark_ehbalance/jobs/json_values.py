@@ -1,4 +1,4 @@
-"""JSON objects as values of Spark's types. Rejects a value that could not be written back as it was sent."""
+"""Converts JSON objects to values of Spark's types. Rejects a value that could not be written back as it was sent."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import numpy
 import pyarrow as pa
 import pyspark.sql.types as T
 
-#: Converts a parsed JSON value that is not null. A reader also has the Arrow type of its results.
+#: Converts a parsed JSON value that is not null. A reader is a conversion together with the Arrow type of its results.
 _Convert = Callable[[Any], Any]
 _Reader = tuple[_Convert, pa.DataType]
 
-#: Characters of a value, or of its path, in a reason.
+#: Maximum number of characters of a value, or of its path, in a reason.
 _MAX_SHOWN = 100
 
-#: Names in a body. Spark's Python workers hash without a random seed (PYTHONHASHSEED=0), so a sender can construct
-#: names that collide: 82,000 of them take seconds, 4,096 milliseconds.
+#: Maximum number of different names in a body. Spark's Python workers hash without a random seed (PYTHONHASHSEED=0), so
+#: a sender can construct names that collide: 82,000 of them take seconds, but 4,096 only milliseconds.
 _MAX_NAMES = 4096
 
-#: A JSON string, with the colon that makes it a name.
+#: A JSON string, and the colon that follows it if it is a name.
 _STRING = re.compile(r'"((?:[^"\\]|\\.?)*)(?:"(\s*:)?|\Z)', re.DOTALL)
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
-#: ISO 8601 with at most microseconds.
+#: ISO 8601, with at most six decimal places.
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d{1,6})0*)?)?(?:([+-]\d\d):?([0-5]\d)|(Z))?", re.ASCII
 )
@@ -43,28 +43,29 @@ _INTEGERS: dict[type[T.DataType], tuple[int, pa.DataType]] = {
     T.IntegerType: (32, pa.int32()),
     T.LongType: (64, pa.int64()),
 }
-#: An empty object of three bytes sets all fields of its struct, to null. 1 MB of them and 60 fields ended a JVM with
-#: 1 GB; 10 MB with 4 fields a byte did not. Objects with values have less than a field in 4 bytes.
+#: Limits of the number of fields that a body sets. An empty object of three bytes sets all fields of its struct to
+#: null. 1 MB of such objects in a struct with 60 fields made a JVM with 1 GB run out of memory; 10 MB with 4 fields per
+#: byte did not. Objects with values have less than one field per 4 bytes.
 _MAX_FIELDS, _FIELDS_PER_BYTE = 100_000, 4
 
 _SPECIAL = {"NaN", "Infinity", "-Infinity"}
 
 
 class RejectedError(Exception):
-    """A body, or a value in it, that cannot be stored as it was sent."""
+    """A body, or a value in it, cannot be stored as it was sent."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(problem)
         self.problem, self.path = problem, path
 
     def inside(self, name: str) -> RejectedError:
-        """The error of the value that contains this one as `name`."""
+        """The same error, for the value that contains this value under `name`."""
         path = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return RejectedError(self.problem, f"{name}{path}")
 
     @property
     def reason(self) -> str:
-        """The problem and its field, in one line."""
+        """The problem and the field in which it is, on one line."""
         text = f"field {_cut(self.path)} {self.problem}" if self.path else self.problem
         return text.encode("utf-8", "replace").decode()
 
@@ -80,7 +81,7 @@ class _Number(str):
 
 
 class _Budget:
-    """The fields that a body may still set."""
+    """The number of fields that a body may still set."""
 
     left = 0
 
@@ -95,10 +96,10 @@ class _TooManyFields(Exception):
 
 
 class JsonReader:
-    """Parses bodies by a schema. `type` is the Arrow type of the struct."""
+    """Parses bodies according to a schema. `type` is the Arrow type of the struct."""
 
     def __init__(self, schema: T.StructType) -> None:
-        """Raises `ValueError` for a type that JSON cannot be parsed as."""
+        """Raises `ValueError` if the schema contains a type as which JSON cannot be parsed."""
         self._budget = _Budget()
         self._convert, self.type = _struct(schema, self._budget)
         self._decoder = json.JSONDecoder(
@@ -237,7 +238,7 @@ def _map(kind: T.MapType, budget: _Budget) -> _Reader:
 
 
 def _leaf(kind: T.DataType) -> _Reader:
-    """The reader of a type without inner types. It raises TypeError, ValueError and ArithmeticError."""
+    """The reader of a type without inner types. Its conversion raises TypeError, ValueError or ArithmeticError."""
     if isinstance(kind, T.StringType):
         return _string, pa.string()
     if type(kind) in _INTEGERS:
@@ -263,10 +264,10 @@ def _leaf(kind: T.DataType) -> _Reader:
 
 
 def _string(sent: Any) -> str:
-    """A string; any other value as its JSON text, with numbers as they were sent."""
+    """A string unchanged, and any other value as its JSON text, with numbers as they were sent."""
     text = sent if isinstance(sent, str) else _json(sent)
     if not text.isascii():
-        text.encode()  # JSON can escape half of a surrogate pair, UTF-8 cannot
+        text.encode()  # JSON can escape half of a surrogate pair, which UTF-8 cannot encode
     return text
 
 
@@ -315,7 +316,7 @@ def _float(sent: Any) -> float:
 
 
 def _check_digits(value: float, shortest: str, sent: str) -> None:
-    """Raise `ValueError` unless `value` equals `sent`, in its shortest form or with as many digits as were sent."""
+    """Raise `ValueError` unless `value`, in its shortest form or with as many digits as were sent, equals `sent`."""
     exact = Decimal(sent)
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if exact not in (Decimal(shortest), Decimal(f"{value:.{max(len(digits) - 1, 0)}e}")):

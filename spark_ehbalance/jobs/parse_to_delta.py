@@ -1,7 +1,7 @@
-"""A stream of JSON into a Delta table of its fields, and a table of rejected events, both exactly once.
+"""Writes a stream of JSON into a Delta table of its fields, and rejected events into another table, both exactly once.
 
-Each table has its own marks. If the job dies between the two writes, the batch is read again, by this query or the next
-owner of its partitions, because it is checkpointed after both; the first table then skips it.
+Each table has its own marks. If the job dies between the two writes, the batch is read again, by this query or by the
+next owner of its partitions, because it is checkpointed only after both writes; the first table then skips it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def _schema(text: str) -> str:
     path = text.removeprefix("file:")
     if path != text:
         try:
-            if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, or a device, may have no end
+            if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe or a device may have no end
                 raise ValueError("a regular file")
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ValueError(f"a file that the driver can read ({reason})") from None
     if not text:
-        raise ValueError("a schema in DDL, or file:PATH of one")
+        raise ValueError("a schema in DDL, or file:PATH of a file with one")
     return text
 
 
 def _source(options: Mapping[str, str]) -> Options:
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise invalid_option("onMalformed", "keep", "fail or skip, as a malformed event has no fields")
+        raise invalid_option("onMalformed", "keep", "fail or skip, because a malformed event has no fields")
     return checked
 
 
@@ -75,12 +75,13 @@ class Settings(JobSettings):
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that appends `rows` of the parsed events, with their fields in the struct `value`, to the table,
-    and the other events to the rejected one. Raises `SettingError` for an invalid schema."""
+    """Start the query. It applies `rows` to the parsed events, whose fields are in the struct `value`, and appends the
+    result to the table; it appends the other events to the table of rejected events. Raises `SettingError` for an
+    invalid schema."""
     parser = Parser(spark, settings.schema)
 
     def write(batch: DataFrame, number: int) -> None:
-        parsed = parser.parse(batch).persist()  # both writes read and parse once
+        parsed = parser.parse(batch).persist()  # so that the two writes read and parse only once
         try:
             write_once(rows(parsed.where(f"{REASON} IS NULL")), number, settings.table)
             rejected = parsed.where(f"{REASON} IS NOT NULL")

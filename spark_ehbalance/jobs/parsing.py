@@ -1,4 +1,4 @@
-"""JSON bodies as columns, with the reason if one cannot be parsed."""
+"""Parses JSON bodies into columns, and adds the reason if a body cannot be parsed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from spark_ehbalance.jobs.settings import PREFIX, SettingError
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.spark.sessions import cause
 
-#: The columns that parsing adds: the fields, and the reason if there are none.
+#: The columns that parsing adds: a struct of the fields, and the reason if the body could not be parsed.
 VALUE, REASON = "value", "reason"
 
-#: Columns of the event that the tables keep next to the parsed fields.
+#: Columns of the event that the tables contain in addition to the parsed fields.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: Bodies in a Python worker at once, of up to 1 MB each, or 20 MB on dedicated clusters.
+#: The setting that limits how many bodies a Python worker holds at once, and its value. A body has up to 1 MB, or up to
+#: 20 MB on dedicated clusters.
 _BATCH_SIZE = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
 
-#: The replacement in a schema's JSON that makes its fields nullable.
+#: The text to replace in a schema's JSON, and its replacement, to make all fields nullable.
 _NULLABLE = ('"nullable":false', '"nullable":true')
 
 
 class Parser:
-    """Parses JSON bodies by a `schema` in DDL."""
+    """Parses JSON bodies according to a `schema` in DDL."""
 
     def __init__(self, spark: SparkSession, schema: str) -> None:
         """Raises `SettingError` for an invalid schema."""
@@ -40,27 +41,27 @@ class Parser:
             ddl = StructType.fromDDL(schema)
             self._struct = ddl if isinstance(ddl, StructType) else StructType()
             JsonReader(self._struct)
-            # Delta tables support NOT NULL neither in arrays nor in maps.
+            # Delta tables do not support NOT NULL in arrays or maps.
             stored = StructType.fromJson(json.loads(self._struct.json().replace(*_NULLABLE)))
             if not stored.names:
                 raise ValueError("it has no fields")
         except (PySparkException, Py4JError, ValueError) as error:
             reason = cause(error) or str(error).strip().partition("\n")[0]
-            raise _invalid(schema, f"a schema in Spark's DDL ({reason})") from None
+            raise _invalid(f"{redacted(schema)} ({reason})", "a schema in Spark's DDL") from None
         names = [name.lower() for name in stored.names]
         for column in EVENT_COLUMNS:
             if column.lower() in names:
-                raise _invalid(schema, f"field names other than {', '.join(EVENT_COLUMNS)}")
+                raise _invalid(redacted(schema), f"field names other than {', '.join(EVENT_COLUMNS)}")
         self._added = [StructField(VALUE, stored), StructField(REASON, StringType())]
         spark.conf.set(*_BATCH_SIZE)
 
     def parse(self, events: DataFrame) -> DataFrame:
-        """`events` with the columns `value`, a struct, and `reason`; one of them is null."""
+        """`events` with two more columns: `value`, a struct, and `reason`. One of the two is null."""
         return events.mapInArrow(partial(_read, self._struct), StructType([*events.schema, *self._added]))
 
 
-def _invalid(schema: str, allowed: str) -> SettingError:
-    return SettingError("EHB_OPTION_INVALID", option=f"{PREFIX}schema", value=redacted(schema), allowed=allowed)
+def _invalid(value: str, allowed: str) -> SettingError:
+    return SettingError("EHB_OPTION_INVALID", option=f"{PREFIX}schema", value=value, allowed=allowed)
 
 
 def _read(schema: StructType, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

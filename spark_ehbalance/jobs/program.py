@@ -24,20 +24,21 @@ from spark_ehbalance.text import plain
 
 _S = TypeVar("_S", bound=JobSettings)
 
-#: Exit codes; with `REFUSED` the job has neither read nor written anything.
+#: Exit codes. With `REFUSED`, the job has neither read nor written anything.
 FAILED, REFUSED = 1, 2
 
 
 def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | None]) -> None:
-    """Run `work` with the job's settings, of class `kind`. Waits for the query that `work` returns, and stops it
+    """Run `work` with the job's settings, an instance of `kind`. If `work` returns a query, waits for it, and stops it
     gracefully at SIGTERM and SIGINT.
 
-    Exits with 2 for an invalid setting, also for a `SettingError` of `work`, and with 1 for an error of Spark or this
-    package; each prints one line to standard error. Returns when the job has ended or its query was stopped.
+    Exits with 2 for an invalid setting, including a `SettingError` raised by `work`, and with 1 for an error of Spark
+    or this package; in each case, prints one line to standard error. Returns when the job has ended or its query was
+    stopped.
     """
     if is_remote() or "SPARK_REMOTE" in os.environ:
         _end(REFUSED, "this job needs its own driver: submit it without --remote and SPARK_REMOTE")
-    SparkContext._ensure_initialized()  # connects to spark-submit's JVM for its properties; starts no Spark yet
+    SparkContext._ensure_initialized()  # connects to the JVM of spark-submit for its properties; starts no Spark
     try:
         conf = dict(SparkConf().getAll())
         settings = kind.read(conf, os.environ)
@@ -59,7 +60,7 @@ def print_progress(text: str) -> None:
 
 
 def single_line(error: Exception) -> str:
-    """The error in one line: this package's, if Spark's text contains one."""
+    """The error on one line. If Spark's text contains an error of this package, returns only that."""
     text = str(error)
     if isinstance(error, EhBalanceError):
         return text
@@ -73,7 +74,8 @@ def _end(code: int, text: str) -> NoReturn:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether two settings name the same table, or one's folder contains the other's, by their texts alone."""
+    """Whether two settings name the same table, or one table's folder contains the other's, as far as their texts
+    show."""
     if is_path(one) != is_path(other):
         return False
     first, second = (_folder(table) if is_path(table) else _whole_name(table) for table in (one, other))
@@ -81,7 +83,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _folder(text: str) -> str:
-    """The normal form of a path or an address, ending with a slash."""
+    """The normalised form of a path or an address, ending with a slash."""
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
     scheme, slashes, rest = path.rpartition("://")
     whole = posixpath.normpath(rest) if slashes else posixpath.abspath(path)
@@ -89,6 +91,6 @@ def _folder(text: str) -> str:
 
 
 def _whole_name(text: str) -> str:
-    """A name in the catalog with Spark's default catalog and schema, in lower case, ending with a dot."""
+    """A name in the catalog in lower case, completed with Spark's default catalog and schema, and ending with a dot."""
     parts = [part.strip("`").lower() for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
     return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."

@@ -1,7 +1,7 @@
 """Settings of a job: Spark properties `spark.ehbalance.job.*`, each declared once, as a field.
 
-All are checked before anything starts. Spark shows properties to everybody, so a secret is a reference, and no error
-repeats one.
+All settings are checked before anything starts. Spark shows properties to everybody, so a secret must be given by
+reference, and no error contains a secret.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ PREFIX = "spark.ehbalance.job."
 
 _S = TypeVar("_S", bound="JobSettings")
 
-#: Checks the options of a group: its prefix, the options, the environment → the options to use. Raises `SettingError`.
+#: Checks a group of options: takes its prefix, the options and the environment, and returns the options to use. Raises
+#: `SettingError`.
 CheckOptions = Callable[[str, Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
-#: Options of a hub that are paths, in lower case.
+#: Options of a hub whose values are paths, in lower case.
 _PATHS = ("leasetable", "cafile")
 
 
@@ -39,14 +40,14 @@ def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
 
 
 def group(check: CheckOptions) -> Any:
-    """The options whose names begin with the field's: `source.*` for the field `source`."""
+    """The options whose names begin with the field's name, such as `source.*` for the field `source`."""
     return dataclasses.field(default_factory=dict, metadata={"group": check})
 
 
 def parse_location(text: str) -> str:
-    """Parses a path or an address that Spark can write."""
+    """Parses a path or an address to which Spark can write."""
     if not text:
-        raise ValueError("a path or an address that Spark can write")
+        raise ValueError("a path or an address to which Spark can write")
     return text
 
 
@@ -60,7 +61,7 @@ def parse_table(text: str) -> str:
 
 
 def parse_trigger(text: str) -> Mapping[str, Any]:
-    """Parses when a query's batches start, into the arguments of Spark's `trigger`."""
+    """Parses the setting for when a query's batches start into the arguments of Spark's `trigger`."""
     if text == "availableNow":
         return {"availableNow": True}
     try:
@@ -81,7 +82,7 @@ def refuse_secret(name: str, text: str) -> None:
 
 
 def unknown_setting(name: str, allowed: list[str]) -> SettingError:
-    """The error of a setting `name` that is none of the `allowed` ones."""
+    """The error for a setting `name` that is not one of those `allowed`."""
     return SettingError(
         "EHB_OPTION_UNKNOWN", option=redacted(name), where="this job", hint=f"; its settings are {', '.join(allowed)}"
     )
@@ -89,8 +90,8 @@ def unknown_setting(name: str, allowed: list[str]) -> SettingError:
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
-    """The base of a job's settings. A subclass has fields made by `required`, `option_field` and `group`, and may
-    check in `__post_init__` how they go together, raising `SettingError`."""
+    """The base class of a job's settings. A subclass has fields made by `required`, `option_field` and `group`. It may
+    define `__post_init__` to check that its settings are compatible; that raises `SettingError` if not."""
 
     @classmethod
     def read(cls: type[_S], conf: Mapping[str, str], environment: Mapping[str, str]) -> _S:
@@ -139,7 +140,7 @@ def _read(cls: type[Any], field: str, name: str, text: str, values: dict[str, An
 def _refuse_relative(name: str, text: str) -> None:
     if is_relative(text):
         raise _invalid(
-            name, text, "an address or an absolute path, as jobs on a cluster resolve a relative one differently"
+            name, text, "an address or an absolute path, because jobs on a cluster resolve a relative path differently"
         )
 
 
@@ -149,17 +150,17 @@ def _invalid(name: str, text: str, allowed: str) -> SettingError:
 
 # --- the options of a hub: `source.*` to read it, `sink.*` to write it
 
-#: Environment variable with the connection string of the hub to read. Command lines and Spark's UI show properties to
-#: everybody.
+#: Environment variable with the connection string of the hub to read. It is not a property, because command lines and
+#: Spark's UI show properties to everybody.
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
-#: How the names of options for secrets begin, in lower case.
+#: Prefixes of the names of options for secrets, in lower case.
 _SECRETS = ("connectionstring", "clientsecret", "storagesecrets.")
 
 
 def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable: str = SECRET) -> Any:
-    """The group of a hub's options, which `parse` checks. The connection string is in the environment's `variable`,
-    unless the options name another one or Entra ID."""
+    """The group of a hub's options, which `parse` checks. The connection string is read from the environment
+    `variable`, unless the options contain another reference or use Entra ID."""
 
     def check(prefix: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in options.items():
@@ -181,7 +182,7 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
 
 
 def _with_prefix(prefix: str, error: OptionError) -> SettingError:
-    """The error of an option, for the setting with this prefix."""
+    """An option's error, with the option's name replaced by the setting's, which has this prefix."""
     parameters = dict(error.parameters)
     for name in {"option", "options"} & parameters.keys():
         parameters[name] = prefix + str(parameters[name]).strip("'")
@@ -201,7 +202,7 @@ def _with_secret(
         raise SettingError(
             "EHB_OPTION_REQUIRED",
             option=f"{variable} or {namespace}",
-            reason="one of them names the event hub's namespace",
+            reason="one of them must name the event hub's namespace",
         )
-    # Plans and event logs show the reference only.
+    # Plans and event logs show only the reference.
     return {**options, "connectionString": f"env:{variable}"} if has_secret else options

@@ -1,4 +1,4 @@
-"""A stream into a Delta table, exactly once."""
+"""Writes a stream into a Delta table, exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_ehbalance.jobs.settings import (
 )
 from spark_ehbalance.settings.secrets import redacted
 
-#: The parameters of `once`: the writer's options, and the name of the source in the table's marks.
+#: The allowed parameters of `once`: the writer's options, and the name of the source in the table's marks.
 _ONCE = (*OPTIONS, "source")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spark_ehbalance.text import plain
 
-#: Source of a metric: a query's process, a lease table (`ehbalance metrics`), or both.
+#: Where a metric is available: from a query's process, from a lease table (`ehbalance metrics`), or from both.
 QUERY, TABLE, BOTH = "query", "table", "both"
 
 _GROUP = ("group",)
@@ -17,8 +17,8 @@ _PARTITION = ("group", "member", "partition")
 
 
 class Metric(NamedTuple):
-    """A Prometheus metric: a counter if its name ends with `_total`, which begins at 0 with the process, else a gauge.
-    `meaning` is one line of Markdown."""
+    """A Prometheus metric. If its name ends with `_total`, it is a counter, which begins at 0 when the process starts;
+    otherwise it is a gauge. `meaning` is one line of Markdown."""
 
     name: str
     labels: tuple[str, ...]
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def sample(metric: Metric, value: float, *labels: str) -> Sample:
-    """A sample with printable labels: other programs may have written them."""
+    """A sample. The labels are made printable, because other programs may have written them."""
     return Sample(metric, tuple(map(plain, labels)), float(value))
 
 

@@ -16,10 +16,11 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Concurrent connections. Prometheus and browsers need fewer than ten; many processes are limited to 1,024 files.
+#: Maximum number of concurrent connections. Prometheus and browsers need fewer than ten, and many processes are limited
+#: to 1,024 open files.
 MAX_CONNECTIONS = 32
 
-#: Seconds for the peer to send a request, and to receive the response.
+#: Seconds that the peer has to send a request, and again to receive the response.
 _TIMEOUT = 10.0
 
 
@@ -36,8 +37,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _TIMEOUT
 
     def do_GET(self) -> None:
-        """Respond. On the loopback address only to requests by this machine's name: a foreign site could point its own
-        name here (DNS rebinding)."""
+        """Respond. On the loopback address, accept only requests whose Host header names this machine, because a
+        malicious site could point its own name here (DNS rebinding)."""
         hosts = self.server.allowed_hosts
         if hosts and self.headers.get("Host", "") not in hosts:
             response = Response(400, content=f"The Host header must be {' or '.join(hosts)}.\n".encode())
@@ -57,15 +58,15 @@ class _Handler(BaseHTTPRequestHandler):
         return parsed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log no requests."""
+        """Do nothing, so that requests are not logged."""
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Responds to GET requests at `host` and `port` (0: a free one) with `respond(path)`. Raises `OSError` if the
-    address cannot be used.
+    """Responds to GET requests at `host` and `port` (0 chooses a free one) with `respond(path)`. Raises `OSError` if
+    the address cannot be used.
 
-    A connection beyond `MAX_CONNECTIONS` closes the oldest one without a complete request, so that idle and slow peers
-    do not block others.
+    If there are more than `MAX_CONNECTIONS`, the oldest connection without a complete request is closed, so that idle
+    and slow peers do not block others.
     """
 
     daemon_threads = True
@@ -75,10 +76,12 @@ class HttpServer(ThreadingHTTPServer):
         self, host: str, port: int, respond: Callable[[str], Response], headers: Mapping[str, str] | None = None
     ) -> None:
         self.respond, self.headers = respond, headers or {}
-        #: Allowed Host headers; empty: any.
+        #: Allowed Host headers; if empty, all are allowed.
         self.allowed_hosts: tuple[str, ...] = ()
         self._free = threading.Condition()
-        self._open: dict[socket.socket, float | None] = {}  # the request's deadline; None: received
+        self._open: dict[
+            socket.socket, float | None
+        ] = {}  # the deadline for the request; None once it has been received
         self._is_crowded = False
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = addresses[0]
@@ -123,11 +126,11 @@ class HttpServer(ThreadingHTTPServer):
                     _shut_down(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # not a connection that ended early
+        if not isinstance(sys.exc_info()[1], OSError):  # ignores connections that ended early
             _LOG.exception("request failed")
 
 
 def _shut_down(connection: socket.socket) -> None:
-    """End a connection; the thread that reads it then closes it."""
+    """End a connection. The thread that reads from it then closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOG = logger(__name__)
 
-#: Seconds between attempts to use a port: an earlier process of the query may still have it.
+#: Seconds between attempts to use a port, which an earlier process of the query may still use.
 _RETRY = 10.0
 
 
@@ -31,7 +31,7 @@ def require_prometheus(option: str) -> None:
 
 
 class Collector:
-    """Prometheus' metric families of the samples that `read` returns, for each scrape."""
+    """At each scrape, yields the samples that `read` returns, as Prometheus' metric families."""
 
     def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
         self._read = read
@@ -49,7 +49,7 @@ class Collector:
 
 
 class MetricsServer:
-    """Serves `GET /metrics` at `host` and `port`, on its own thread, until it is closed."""
+    """Serves `GET /metrics` at `host` and `port` in its own thread until it is closed."""
 
     def __init__(self, host: str, port: int, read: Callable[[], Iterable[Sample]]) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector

@@ -1,4 +1,4 @@
-"""Samples of a group's view. Pure."""
+"""Creates the samples of a group from its view. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ehbalance.metrics.definitions import Sample, by_label, sample
 
 
 def group_samples(snapshot: Snapshot) -> Iterator[Sample]:
-    """The samples of the whole group."""
+    """The samples that describe the whole group."""
     group, leases = str(snapshot.group), snapshot.leases.values()
     renewals = [lease.renewed_at_ms for lease in leases if lease.owner is not None]
     yield sample(metrics.PARTITIONS, len(leases), group)
@@ -47,7 +47,7 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
 
 
 def view_samples(view: GroupView) -> Iterator[Sample]:
-    """All samples of a view; if the table cannot be read, only that it is unavailable."""
+    """All samples of a view. If the table cannot be read, only the sample that reports it as unavailable."""
     snapshot, group = view.snapshot, str(view.snapshot.group)
     yield sample(metrics.STORE_AVAILABLE, not view.problem, group, "")
     if view.problem:

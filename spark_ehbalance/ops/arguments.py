@@ -45,9 +45,9 @@ class StorageOptions:
         list[str] | None,
         access_panel(metavar="NAME=VALUE", help="Storage option; a secret as env:VARIABLE or file:PATH. Repeatable."),
     ] = None
-    credential: Annotated[str | None, access_panel(help="Entra ID credential: a name, or package.module:callable.")] = (
-        None
-    )
+    credential: Annotated[
+        str | None, access_panel(help="Entra ID credential, by name or as package.module:callable.")
+    ] = None
     client_id: Annotated[str | None, access_panel(help="Client id, e.g. of a managed identity.")] = None
     tenant_id: Annotated[str | None, access_panel(help="Tenant id.")] = None
 
@@ -65,10 +65,10 @@ class StorageOptions:
         identity: Identity | None = None,
         group: Group | None = None,
     ) -> base.LeaseTable:
-        """Open the lease table; `group` selects one of several groups in a container.
+        """Open the lease table. `group` selects a group if the container has several.
 
-        `identity` overrides the command's credential; storage options override both. `needs_members`: the command needs
-        members, orders or the history. Raises `OptionError`.
+        `identity` overrides the command's credential; storage options override both. `needs_members` means that the
+        command needs members, orders or the history. Raises `OptionError`.
         """
         identity = identity or self.identity()
         location = checked_location(lease_table)

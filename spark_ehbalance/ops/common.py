@@ -1,4 +1,4 @@
-"""Shared by the commands: hub requests, orders and output."""
+"""Functions that several commands use: hub requests, orders and output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FULL_WIDTH = 10_000
 def hub_states(
     options: Options, partitions: Collection[str] | None = None
 ) -> tuple[HubReference, dict[str, PartitionState]]:
-    """The event hub and the states of `partitions`, all by default. Raises `HubUnavailableError`."""
+    """The event hub, and the states of `partitions`, by default of all partitions. Raises `HubUnavailableError`."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         ids = metadata.partition_ids()
         states = metadata.partition_states(ids if partitions is None else partitions)
@@ -85,7 +85,7 @@ def order(store: LeaseStore, orders: Sequence[Transition], members: Collection[s
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print `text` with control characters escaped: it may contain foreign names."""
+    """Print `text` with control characters escaped: it may contain names that others chose."""
     typer.echo(plain_lines(text), err=err)
 
 
@@ -95,13 +95,14 @@ def warn(text: str) -> None:
 
 
 def console() -> Console:
-    """A console as wide as the terminal or `COLUMNS`; unlimited otherwise, because a file cannot be widened."""
+    """A console as wide as the terminal or `COLUMNS`. Otherwise its width is unlimited, because a file cannot be
+    widened."""
     is_limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if is_limited else _FULL_WIDTH)
 
 
 def cell(value: object) -> Text:
-    """A table cell with foreign text: no markup, emoji codes or control characters."""
+    """A table cell with text that others may have chosen: markup, emoji codes and control characters have no effect."""
     return Text("" if value is None else plain(str(value)))
 
 
@@ -127,7 +128,8 @@ def table(
     dispensable: Sequence[str] = (),
     width: int = _FULL_WIDTH,
 ) -> Table:
-    """A table of foreign values. Columns in `right` are right-aligned, columns in `unknown` contain only "-".
+    """A table of values that others may have chosen. Columns in `right` are right-aligned; columns in `unknown` contain
+    only "-".
 
     Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; then cells wrap.
     """
@@ -148,5 +150,5 @@ def table(
 
 
 def now_ms() -> int:
-    """Wall clock in milliseconds since 1970."""
+    """The wall-clock time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

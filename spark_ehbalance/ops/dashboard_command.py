@@ -1,4 +1,4 @@
-"""`ehbalance dashboard`: a web page of groups, live or saved as one file."""
+"""`ehbalance dashboard`: shows groups on a web page, live or saved as one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_ehbalance.ops.dashboard.server import page_server, run
 def dashboard(
     lease_tables: Annotated[list[str], typer.Argument(help="The groups' lease tables.")],
     storage: StorageOptions,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: a free one.")] = 8480,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 chooses a free one.")] = 8480,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the current page to this HTML file and exit.")
     ] = None,

@@ -27,8 +27,8 @@ def init(
 ) -> None:
     """Create the lease table of a group, or check an existing one.
 
-    A query creates the table too when it starts; this command checks the options first. With --positions the queries
-    continue at these positions, and in other partitions at the first retained event. Start them with new
+    A query also creates the table when it starts, but this command checks the options first. With --positions, the
+    queries continue at these positions, and in other partitions at the first retained event. Start them with new
     checkpointLocations.
     """
     file = None if positions is None else PositionFile(positions)

@@ -47,7 +47,7 @@ def ehbalance(
 
 
 def _paragraphs(command: Callable[..., None]) -> str:
-    """The docstring with one line per paragraph, because typer keeps line breaks."""
+    """The command's docstring with each paragraph on one line, because typer keeps line breaks."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(command) or "").split("\n\n"))
 
 
@@ -70,8 +70,11 @@ for command in (
 
 
 def main() -> None:
-    """Run the command. Prints an `EhBalanceError` in one line and exits with 1, or with 2 for an invalid option."""
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings also arrive as errors
+    """Run the command. If it raises an `EhBalanceError`, prints that on one line and exits with 1, or with 2 for an
+    invalid option."""
+    logging.getLogger("azure").addHandler(
+        logging.NullHandler()
+    )  # hides the client's warnings, because each is followed by an error that the command prints
     try:
         if any(map(looks_secret, sys.argv[1:])):
             raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)

@@ -1,4 +1,4 @@
-"""`ehbalance metrics`: groups for Prometheus, from their lease tables alone."""
+"""`ehbalance metrics`: serves metrics of groups to Prometheus, from their lease tables alone."""
 
 from __future__ import annotations
 

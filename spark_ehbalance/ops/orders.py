@@ -77,9 +77,10 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let the member claim partitions again.")] = False,
     why: Reason = "",
 ) -> None:
-    """Make a member release its partitions and claim no others.
+    """Make a member release its partitions and claim no more.
 
-    The running batch ends first. The query keeps running without partitions: stop it when `status` shows none.
+    The running batch ends first. The query keeps running without partitions; stop it when `status` shows that it has
+    none.
     """
     _order(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
     echo(f"{owner} may claim partitions again." if undo else f"{owner} is leaving.")
@@ -98,12 +99,12 @@ def seek(
 ) -> None:
     """Move the positions of partitions forward or back.
 
-    An owned partition requires --force: the owner's running batch still reaches the sink, even after a restart, unless
-    another query claims the partition first, and the next batch begins at the new position. In an unowned partition the
+    An owned partition requires --force. The owner's running batch still reaches the sink, even after a restart, unless
+    another query claims the partition first; the next batch begins at the new position. In an unowned partition, the
     seek takes effect at once, and an interrupted batch is not run again.
 
-    After a seek back, a Delta table written exactly once gets no event twice. With --all the table may contain
-    positions of an earlier hub with this name.
+    After a seek back, a Delta table written exactly once receives no event twice. With --all, the lease table may
+    contain positions of an earlier hub with the same name.
     """
     reason = "seek requires exactly one of them"
     given = [everything, partition is not None, positions is not None].count(True)
@@ -152,7 +153,7 @@ def _move(
     why: str,
     handover_timeout: str,
 ) -> str:
-    """Commit the order. Returns a clause about the pending move, for the message."""
+    """Commit the order. Returns a clause about the pending move, which ends the command's message."""
     option, value = "--handover-timeout", redacted(handover_timeout)
     try:
         timeout_ms = round(1000 * parse_duration(handover_timeout))
@@ -181,13 +182,14 @@ def _position(to: str) -> UnresolvedPosition:
 
 
 def _order(transition: Transition, lease_table: str, storage: StorageOptions, member: str | None = None) -> Snapshot:
-    """Commit an order, which concerns `member`. Returns the new state."""
+    """Commit an order that concerns `member`. Returns the new state."""
     with storage.open(lease_table, needs_members=True) as store:
         return order(store, [transition], [member])
 
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
-    """Epochs of `partition`, or of all. Raises `EhBalanceError` if the table lacks them or is another group's."""
+    """The epoch of `partition`, or of all partitions. Raises `EhBalanceError` if the table lacks the partition or
+    belongs to another group."""
     check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
         raise EhBalanceError("EHB_ORDER_REJECTED", reason="no query has read anything yet, so startingPosition applies")

@@ -36,8 +36,8 @@ def positions(
 ) -> None:
     """Print positions as JSON for `init` and `seek`.
 
-    Stop the queries or consumers first. Nothing is written, and the event hub is not contacted. Partitions whose events
-    may be read twice are listed on standard error.
+    Stop the queries or consumers first. The command writes nothing and does not contact the event hub. Partitions whose
+    events may be read twice are listed on standard error.
     """
     result = _read(sources, storage, group, event_hub_name, scala_connector=scala_connector)
     for remark in result.remarks:
@@ -78,7 +78,7 @@ def _of_container(text: str, storage: StorageOptions, group: str | None) -> Posi
 def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
     with storage.open(text) as store:
         if not store.exists():
-            reason = "it is no lease table, no container of the Azure SDKs' checkpoint store and no checkpointLocation"
+            reason = "it is not a lease table, a container of the Azure SDKs' checkpoint store or a checkpointLocation"
             raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason)
         return lease_table_positions(store.read())
 
@@ -94,7 +94,7 @@ def _of_scala(folder: CheckpointFolder, location: str, hub: str | None) -> Posit
 
 def _problem(folder: CheckpointFolder) -> str:
     if not may_be_scala_query(folder):
-        return "it is no checkpoint of an ehbalance query"
+        return "it is not a checkpoint of an ehbalance query"
     return (
         "it is a checkpoint of the Scala connector (allowed with --scala-connector) or of Spark's Kafka source, whose "
         "offsets cannot be used"

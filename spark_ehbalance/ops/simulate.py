@@ -1,4 +1,4 @@
-"""`ehbalance simulate`: strategies under joins, crashes and bursts, in simulated time."""
+"""`ehbalance simulate`: runs strategies under joins, crashes and bursts, in simulated time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 
-#: Concurrent simulations.
+#: Maximum number of concurrent simulations.
 _PROCESSES = 2
 
 
@@ -38,7 +38,7 @@ def simulate(
 ) -> None:
     """Run a scenario in simulated time and print measurements.
 
-    Strategies and lease code are the real ones.
+    It uses the real strategies and the real lease code.
     """
     if strategy not in STRATEGIES:
         allowed = f"one of {', '.join(STRATEGIES)}"
@@ -53,7 +53,7 @@ def simulate(
 
 
 def _compare(scenario: Scenario, seed: int) -> list[Result]:
-    """The result of each strategy, each from its own process."""
+    """The results of all strategies. Each strategy runs in its own process."""
     with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
         futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
         return [future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""`ehbalance status`: the state of a group and what is wrong with it, once or continuously."""
+"""`ehbalance status`: shows the state of a group and its problems, once or continuously."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from spark_ehbalance.text import age
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
 
-#: Lines of `status --watch` besides table rows: frames of two tables and three texts.
+#: Number of lines that `status --watch` needs in addition to table rows: the frames of two tables, and three texts.
 _OTHER_LINES = 13
 
-#: Number of a partition's last changes that are shown.
+#: Number of a partition's last ownership changes that are shown.
 _SHOWN_CHANGES = 5
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
@@ -40,7 +40,7 @@ def status(
     lease_table: LeaseTable,
     storage: StorageOptions,
     partition: Annotated[
-        str | None, typer.Option(help="Show this partition alone, with its findings and last moves.")
+        str | None, typer.Option(help="Show only this partition, with its findings and last moves.")
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -104,8 +104,8 @@ def _finding_text(severity: Severity, text: str, width: int) -> Text:
 
 
 def status_tables(view: GroupView, width: int = 10_000, height: int | None = None, only: str | None = None) -> Group:
-    """The tables of partitions and members for a terminal of this width and height. If the height is too small, only
-    the partitions with the longest lag; with `only`, a single partition and no members."""
+    """The tables of partitions and members for a terminal of this width and height. If the height is too small, shows
+    only the partitions with the longest lag. With `only`, shows only that partition and no members."""
     members = _member_table(view, width)
     leases, hidden = [lease for lease in view.snapshot.leases.values() if only in (None, lease.partition)], 0
     if height is not None:
@@ -154,7 +154,7 @@ def _total(view: GroupView) -> str:
 
 
 def _fresh_ms(view: GroupView) -> int:
-    """Age in milliseconds from which a measurement is shown with its age."""
+    """Minimum age in milliseconds of a measurement that is shown with its age."""
     return view.snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
 
 

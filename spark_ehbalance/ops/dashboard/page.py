@@ -1,4 +1,4 @@
-"""The page of groups as one self-contained HTML file."""
+"""Creates the page of groups as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _hash(text: str) -> str:
 
 _SCRIPT, _STYLE = _text("page.js"), _text("page.css")
 
-#: Only the page's own script and style run, and nothing is loaded from elsewhere: docs/security.md.
+#: Only the page's own script and style are used, and nothing is loaded from elsewhere (docs/security.md).
 POLICY = (
     f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
@@ -37,7 +37,8 @@ POLICY = (
 
 
 def facts(table: str, view: GroupView | None, problem: str = "") -> dict[str, Any]:
-    """Facts of the group in `table` for the page: `ehbalance status --json` and the history, or only the `problem`."""
+    """The page's facts about the group in `table`: the output of `ehbalance status --json` and the history, or only the
+    `problem`."""
     if view is None:
         return {"table": shown(table), "problem": shown(problem)}
     rows = [asdict(change) for change in reversed(view.history[-_MAX_ROWS:])]
@@ -45,7 +46,8 @@ def facts(table: str, view: GroupView | None, problem: str = "") -> dict[str, An
 
 
 def page(groups: list[dict[str, Any]] | int) -> str:
-    """A page with the `facts` of groups; given their number, one that fetches their facts every second."""
+    """A page with the `facts` of groups. If `groups` is a number of groups, the page fetches their facts every
+    second."""
     data = json.dumps(groups).replace("<", "\\u003c")
     parts = {"POLICY": POLICY, "ICON": f"data:image/svg+xml,{quote(_text('icon.svg'))}"}
     parts |= {"STYLE": _STYLE, "DATA": data, "SCRIPT": _SCRIPT}
@@ -56,7 +58,7 @@ def page(groups: list[dict[str, Any]] | int) -> str:
 
 
 def shown(value: Any) -> Any:
-    """`value` with all foreign texts escaped and shortened."""
+    """`value` with all texts in it escaped and shortened."""
     if isinstance(value, str):
         return plain(value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}…")
     if isinstance(value, dict):
