@@ -43,7 +43,7 @@ def _schema(text: str) -> str:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ValueError(f"a file that the driver can read ({reason})") from None
     if not text:
-        raise ValueError("a schema in DDL, or file:PATH of a file with one")
+        raise ValueError("a schema in DDL, or file:PATH of one")
     return text
 
 

@@ -153,7 +153,7 @@ def test_an_invalid_source_is_rejected(ehbalance: Command, source: str, error: s
 def test_damaged_offsets_and_an_empty_folder_are_rejected(ehbalance: Command, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     error = ehbalance.fails(2, "positions", tmp_path / "none")
-    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", f"{tmp_path}/none", "no lease table")
+    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", f"{tmp_path}/none", "not a lease table")
     folder = spark_folder(tmp_path / "newer", batch("a", p0=(1, 0, 10)))
     for line, message in (
         (json.dumps(batch("a").to_json() | {"format": 9}), "EHB_CHECKPOINT_FOREIGN"),
