@@ -180,7 +180,7 @@ class _Contest:
         self._actions.append(f"claim {claims} of {len(free)} free partitions")
 
     def challenge(self) -> None:
-        """Request leases from members that have so many more that this member wins the race for the leases."""
+        """Request leases from members with enough more leases for this member to win the race."""
         view, group = self._view, self._group
         if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
