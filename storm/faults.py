@@ -163,8 +163,8 @@ PAST_FAULTS = (
     PastFault(
         "a batch is run again with a partition that was stalled since",
         "group.changes",
-        "owned_since_ms=0,  # the next owner",
-        "# the next owner",
+        "owned_since_ms=0,  # ends the tenure",
+        "# ends the tenure",
         ("batch numbers", "skipped"),
     ),
     PastFault(

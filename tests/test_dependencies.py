@@ -47,7 +47,7 @@ def test_last_line_without_spark_names_the_extra() -> None:
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert last.startswith("spark_ehbalance.errors.SparkMissingError: [EHB_SPARK_MISSING] ")
-    assert "pip install 'spark-ehbalance[spark]', or 'spark-ehbalance[connect]'" in last
+    assert "pip install 'spark-ehbalance[spark]', or install 'spark-ehbalance[connect]'" in last
 
 
 def test_old_spark_is_an_error(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_missing_module_is_an_error_of_the_format(absent: str) -> None:
     """Spark passes over a module that cannot be imported, and reports only an unknown format."""
     result = _import(_AS_SPARK, absent)
     last = result.stderr.splitlines()[-1]
-    error = "spark_ehbalance.errors.InstallationError: [EHB_NOT_IMPORTABLE] The source ehbalance cannot start in"
+    error = "spark_ehbalance.errors.InstallationError: [EHB_NOT_IMPORTABLE] The data source ehbalance cannot start in"
     assert last.startswith(f"{error} {sys.executable}")
     assert absent in last
 

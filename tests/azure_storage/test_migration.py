@@ -91,7 +91,7 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
     migration.write("ownership/1", {"ownerid": ""})
     migration.write("elsewhere/7", {"sequencenumber": "7"})
     found = migration.positions()
-    assert "Warning: a-consumer may still be reading: stop them first" in found.err
+    assert "Warning: a-consumer may still be reading. Stop them first" in found.err
     assert json.loads(found.out) == {
         "hub": {"name": "flights", "namespace": "localhost"},
         "0": {"next": 8},

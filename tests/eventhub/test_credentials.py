@@ -107,7 +107,7 @@ NOT_APPLICABLE, REQUIRED = "EHB_OPTION_NOT_APPLICABLE", "EHB_OPTION_REQUIRED"
         (
             {"credential": "environment", "clientId": ID},
             NOT_APPLICABLE,
-            [f"clientId='{ID}'", "credential=environment takes none"],
+            [f"clientId='{ID}'", "credential=environment does not accept it"],
         ),
         (
             {"credential": "environment", "tenantId": TENANT},
@@ -117,7 +117,7 @@ NOT_APPLICABLE, REQUIRED = "EHB_OPTION_NOT_APPLICABLE", "EHB_OPTION_REQUIRED"
         (
             {"credential": "managedIdentity", "tenantId": TENANT},
             NOT_APPLICABLE,
-            ["tenantId", "credential=managedIdentity takes none"],
+            ["tenantId", "credential=managedIdentity does not accept it"],
         ),
         ({"credential": "azureCli", "clientId": ID}, NOT_APPLICABLE, ["clientId", "managedIdentity", "callable"]),
         ({"clientId": "a b"}, INVALID, ["clientId", "'a b'", "letters, digits"]),

@@ -92,7 +92,7 @@ def test_an_ambiguous_location_is_refused_and_nothing_is_created(
         with raises(OptionError, "EHB_OPTION_INVALID", option="leaseTable", value=repr(written)) as error:
             refused()
         assert hint in str(error.value.parameters["allowed"])
-        assert str(error.value.parameters["allowed"]).startswith(("a ", "an ", "file:"))
+        assert str(error.value.parameters["allowed"]).startswith(("a ", "an ", "the ", "file:"))
         assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 

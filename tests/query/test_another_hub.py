@@ -40,7 +40,7 @@ def test_a_query_with_a_new_checkpoint_is_refused_by_the_table_of_the_old_hub(gr
     five_read(group).stop()
     recreate(group, 9)
     before = group.snapshot()
-    message = rf"\[EHB_HUB_RECREATED\] The lease table contains positions of event hub hub of .*, created {_TIME}, and "
+    message = rf"\[EHB_HUB_RECREATED\] The lease table contains positions of event hub hub of .*, created {_TIME}, but "
     with pytest.raises(DataLossError, match=message):
         group.query("b", failOnDataLoss=False)
     assert group.snapshot() == before, "nothing was written"
@@ -55,7 +55,7 @@ def test_a_running_query_ends_when_its_hub_is_recreated(group: Group, shared: bo
     """Whether the new hub has fewer events than were read, as many, or more."""
     query = five_read(group, shared=shared)
     recreate(group, events)
-    message = rf"\[EHB_HUB_RECREATED\] The query .* event hub hub of .*, created {_TIME}, and "
+    message = rf"\[EHB_HUB_RECREATED\] The query .* event hub hub of .*, created {_TIME}, but "
     with pytest.raises(DataLossError, match=message):
         wait_until(lambda: query.step() and False, "the query ends")
     query.stop()

@@ -125,7 +125,7 @@ def test_a_reference_without_the_new_key_is_one_line_and_leaves_the_old_key(
     if content == "the old key":
         assert f"connectionString=file:{rotation.file}, which was read again" in str(caught.value.parameters["check"])
     else:
-        assert "No new key after the old one was refused" in caplog.text
+        assert "No new key found after the old one was refused" in caplog.text
         assert options.connection.with_current_key() is options.connection
     assert "oldKey" not in str(caught.value)
     assert "\n" not in str(caught.value)

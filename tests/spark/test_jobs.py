@@ -167,15 +167,15 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_also_after_a_crash_betwe
 
 
 @pytest.mark.parametrize(
-    ("schema", "allowed"),
+    ("schema", "problem"),
     [
-        ("id STRIN", "DDL (["),
+        ("id STRIN", "'id STRIN' (["),
         ("Partition INT", "field names other than partition,"),
         ("x ARRAY<VARIANT>", "JSON cannot be parsed as variant; use STRING"),
     ],
 )
-def test_invalid_schema_is_refused(spark: SparkSession, schema: str, allowed: str) -> None:
-    pattern = re.compile(re.escape(allowed))
-    with raises(SettingError, "EHB_OPTION_INVALID", option=f"{PREFIX}schema", allowed=pattern) as caught:
+def test_invalid_schema_is_refused(spark: SparkSession, schema: str, problem: str) -> None:
+    with raises(SettingError, "EHB_OPTION_INVALID", option=f"{PREFIX}schema") as caught:
         Parser(spark, schema)
+    assert problem in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -508,7 +508,7 @@ def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
     with pytest.raises(StreamingQueryException, match="a crash"):
         run_once()
     sent = fill(hub, 20)
-    with pytest.raises(StreamingQueryException, match=r"\[EHB_TARGET_STATE_AHEAD\] Partitions 0 "):
+    with pytest.raises(StreamingQueryException, match=r"\[EHB_TARGET_STATE_AHEAD\] .* partitions 0 "):
         run_once()
     assert events_in(target).total() == 8 * 10
     stolen[0].close()
