@@ -67,9 +67,7 @@ def metrics_table() -> str:
 def error_conditions() -> str:
     """A section for each error class, a subsection for each condition: messages link to these anchors."""
     lines = []
-    for error in [value for value in vars(errors).values() if getattr(value, "__module__", "") == errors.__name__]:
-        if not isinstance(error, type):
-            continue
+    for error in map(vars(errors).__getitem__, _class_names(errors)):
         bases = [base.__name__ for base in error.__bases__]
         base = "" if bases in (["EhBalanceError"], ["Exception"]) else f" Base: `{'`, `'.join(bases)}`."
         lines.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}{base}\n")
@@ -108,9 +106,8 @@ def reference() -> str:
 
 def _module(name: str, seen: set[Any]) -> Iterator[str]:
     module = importlib.import_module(name)
-    classes = [key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name]
     yield f"## {name}\n"
-    if not (names := getattr(module, "__all__", classes)):
+    if not (names := getattr(module, "__all__", _class_names(module))):
         yield f"{inspect.getdoc(module)}\n"
     for public_name in names:
         found = getattr(module, public_name)
@@ -121,6 +118,13 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
+
+
+def _class_names(module: Any) -> list[str]:
+    """The classes that `module` defines."""
+    return [
+        name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
 
 
 def _referred(found: Any) -> Any:

@@ -23,8 +23,8 @@ class Range:
     `epoch` and `since_ms` are the lease's epoch and `owned_since_ms`; 0 if there are no leases, or if unknown. The
     length is `end - start`, which is more than the number of events if the sequence numbers have gaps.
 
-    In a geo-replicated hub, `start_offset` is the offset of the last event before `start`, and `end_offset` that of the
-    last event before `end`; None if unknown.
+    In a geo-replicated hub, `start_offset` is the offset of the last event before `start`, and `end_offset` is the
+    offset of the last event before `end`; None if unknown.
     """
 
     partition: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Annotated
 
@@ -56,12 +57,7 @@ def pin(
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
     """Keep a partition with a member as long as it is live."""
-    if remove and to is not None:
-        raise OptionError(
-            "EHB_OPTIONS_CONFLICT", options="--to and --remove", reason="pin requires exactly one of them"
-        )
-    if not remove and to is None:
-        raise OptionError("EHB_OPTION_REQUIRED", option="--to or --remove", reason="pin requires exactly one of them")
+    _check_exactly_one("pin", {"--to": to is not None, "--remove": remove})
     if to is None:
         _order(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
         echo(f"Partition {partition} is no longer pinned.")
@@ -106,16 +102,9 @@ def seek(
     After a seek back, a Delta table written exactly once receives no event twice. With --all, the lease table may
     contain positions of an earlier hub with the same name.
     """
-    reason = "seek requires exactly one of them"
-    given = [everything, partition is not None, positions is not None].count(True)
-    if given > 1:
-        raise OptionError("EHB_OPTIONS_CONFLICT", options="PARTITION, --all and --positions", reason=reason)
-    if given == 0:
-        raise OptionError("EHB_OPTION_REQUIRED", option="PARTITION, --all or --positions", reason=reason)
-    if to is not None and positions is not None:
-        raise OptionError("EHB_OPTIONS_CONFLICT", options="--to and --positions", reason=reason)
-    if to is None and positions is None:
-        raise OptionError("EHB_OPTION_REQUIRED", option="--to or --positions", reason=reason)
+    has_file = positions is not None
+    _check_exactly_one("seek", {"PARTITION": partition is not None, "--all": everything, "--positions": has_file})
+    _check_exactly_one("seek", {"--to": to is not None, "--positions": has_file})
     file = None if positions is None else PositionFile(positions)
     options = hub.options(lease_table, storage)
     with storage.open(lease_table, needs_members=True, identity=options.connection.identity) as store:
@@ -168,6 +157,16 @@ def _move(
     if lease.owner is None:
         return ", which claims it in its next cycle"
     return f", which takes it from {lease.owner} when it is active and below its limit"
+
+
+def _check_exactly_one(command: str, options: Mapping[str, bool]) -> None:
+    """Raise `OptionError` unless exactly one of the `options` is given; each is mapped to whether it is."""
+    *first, last = options
+    reason, names = f"{command} requires exactly one of them", ", ".join(first)
+    if sum(options.values()) > 1:
+        raise OptionError("EHB_OPTIONS_CONFLICT", options=f"{names} and {last}", reason=reason)
+    if not any(options.values()):
+        raise OptionError("EHB_OPTION_REQUIRED", option=f"{names} or {last}", reason=reason)
 
 
 def _position(to: str) -> UnresolvedPosition:

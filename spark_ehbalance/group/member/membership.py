@@ -214,9 +214,8 @@ class Membership:
 
     def _check_fence(self, snapshot: Snapshot) -> None:
         row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
-        left = (
-            record is not None and not record.run and record.start == self.commit_state.start
-        )  # the outcome of its commit was unknown
+        # This process has left, although the outcome of that commit was unknown.
+        left = record is not None and not record.run and record.start == self.commit_state.start
         by_run = record is not None and not left and record.run != own
         if not by_run and (row is None or row.incarnation == own):
             return
