@@ -63,9 +63,15 @@ def _stale_lease(known: StreamOffset, found: Snapshot) -> DataLossError | None:
             return _stale(f"position in partition {partition}", "known", "missing")
         if lease.epoch < epoch:
             return _stale(f"epoch of partition {partition}", epoch, lease.epoch)
-        # Each change of owner raises the epoch, unless a rolled-back table raises it again.
-        if lease.epoch == epoch > 0 and lease.owner not in (None, known.owner):
+        if lease.epoch > epoch or epoch == 0:
+            continue
+        # Each change of owner and each seek raises the epoch, unless a rolled-back table raises it again.
+        if lease.owner not in (None, known.owner):
             return _stale(f"owner of partition {partition} in epoch {epoch}", known.owner, lease.owner)
+        tenure = known.ranges[partition].since_ms if partition in known.ranges else 0
+        if tenure not in (0, lease.owned_since_ms):
+            began, found_began = format_time(tenure), format_time(lease.owned_since_ms)
+            return _stale(f"start of ownership of partition {partition} in epoch {epoch}", began, found_began)
     return None
 
 

@@ -46,6 +46,7 @@ KNOWN = StreamOffset(
     run="r2",
     table_begun=5,
 )
+IN_TENURE = replace(KNOWN, ranges={"0": Range("0", 3, 10, 20, since_ms=1000)})
 RECORD = QueryRecord("l", "r2", "me", 2, 5, 6, "r2", 0, "here")
 AT = {"at": "1970-01-01 00:00:00+00:00", "owner": "me", "host": "here"}
 
@@ -81,6 +82,11 @@ def owned_by(owner: str) -> Snapshot:
     return replace(found, leases={**found.leases, "0": replace(found.leases["0"], owner=owner)})
 
 
+def owned_since(since_ms: int) -> Snapshot:
+    found = table()
+    return replace(found, leases={**found.leases, "0": replace(found.leases["0"], owned_since_ms=since_ms)})
+
+
 def without_position(found: Snapshot) -> Snapshot:
     return replace(found, leases={**found.leases, "1": replace(found.leases["1"], checkpoint=None)})
 
@@ -88,6 +94,7 @@ def without_position(found: Snapshot) -> Snapshot:
 CONTINUES: dict[str, tuple[StreamOffset, Snapshot | None, str | None]] = {
     "first start": (StreamOffset("me"), None, PLACE),
     "the same epoch of this owner": (KNOWN, owned_by("me"), PLACE),
+    "the same tenure": (IN_TENURE, owned_since(1000), PLACE),
     "new checkpoint": (StreamOffset("me", group=group_name(PLACE)), table(), PLACE),
     "the table knows the last batch": (KNOWN, table(), PLACE),
     "killed before the table learned of the batch": (KNOWN, table(replace(RECORD, begun=5)), PLACE),
@@ -127,6 +134,12 @@ STOPS: dict[str, tuple[StreamOffset, Snapshot | None, str | None, tuple[str, dic
     "a lower epoch": (KNOWN, table(p0=2, p1=2), PLACE, stale("epoch of partition 0", 3, 2)),
     "the same epoch of another owner": (
         KNOWN, owned_by("you"), PLACE, stale("owner of partition 0 in epoch 3", "me", "you")
+    ),
+    "the same epoch after a seek": (
+        IN_TENURE, owned_since(0), PLACE,
+        stale(
+            "start of ownership of partition 0 in epoch 3", "1970-01-01 00:00:01+00:00", "1970-01-01 00:00:00+00:00"
+        ),
     ),
     "no record": (KNOWN, table(None), PLACE, stale("last batch of this query", 5, "missing")),
     "fewer batches": (KNOWN, table(replace(RECORD, begun=4)), PLACE, stale("last batch of this query", 5, 4)),
