@@ -17,7 +17,7 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Join, Outcome, Stall, Transition, apply
 from spark_ehbalance.group.member import protocol as member_protocol
 from spark_ehbalance.group.member.engine import MemberEngine
@@ -480,7 +480,7 @@ class Process:
             yield from self._refresh()
             self.handle(protocol.EndsFixed(self._report()))
 
-    def ranges(self, end: StreamOffset) -> Waiting[Sequence[Range]]:
+    def ranges(self, end: StreamOffset) -> Waiting[Sequence[OffsetRange]]:
         """As `Planner.ranges`."""
         self.in_planner, engine = True, self.engine
         yield 0.001
@@ -550,7 +550,7 @@ class Process:
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
-    def read(self, ranges: Sequence[Range]) -> Waiting[dict[str, Range]]:
+    def read(self, ranges: Sequence[OffsetRange]) -> Waiting[dict[str, OffsetRange]]:
         """Read `ranges` at the same time, as `RangeReader` does; returns them as far as they were read."""
         rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, dict[str, float]()
         left, most = {wanted.partition: wanted for wanted in ranges}, self.world.plan.batch_seconds
@@ -586,7 +586,7 @@ class Process:
                     left.pop(p, None)
         return {p: row for p, row in rows.items() if len(row)}
 
-    def _report_loss(self, wanted: Range, start: int, end: int) -> None:
+    def _report_loss(self, wanted: OffsetRange, start: int, end: int) -> None:
         reason = f"the first retained event is {end}"
         error = DataLossError("EHB_EVENTS_LOST", partition=wanted.partition, position=start, reason=reason)
         if self.query.fails_on_loss:
@@ -599,11 +599,11 @@ class Process:
             raise _table_unreachable()
         return snapshot.leases.get(partition)
 
-    def _is_held(self, wanted: Range) -> Waiting[bool]:
+    def _is_held(self, wanted: OffsetRange) -> Waiting[bool]:
         lease = yield from self._lease(wanted.partition)
         return is_owned(lease, wanted, self.plan.owner, epochs=True)
 
-    def _stalls(self, wanted: Range) -> Waiting[None]:
+    def _stalls(self, wanted: OffsetRange) -> Waiting[None]:
         """The partition was silent: record that, if the hub answers; else the batch fails."""
         p, epoch, by = wanted.partition, wanted.epoch, Author(self.plan.owner, "")
         if not self._reaches_hub():

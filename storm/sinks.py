@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.exactly_once.protocol import (
     Begin,
@@ -22,7 +22,7 @@ Writing = Generator[float, None, None]
 #: Reads the lease table and returns the partitions of the batch that the query has lost.
 FindLost = Callable[[], Generator[float, None, frozenset[str]]]
 #: Ranges read by a batch, by partition.
-Rows = Mapping[str, Range]
+Rows = Mapping[str, OffsetRange]
 
 
 class SinkError(Exception):
@@ -35,7 +35,7 @@ class Content:
 
     extents: dict[str, list[SequenceRange]] = field(default_factory=dict)
 
-    def add(self, partition: str, added: SequenceRange | Range) -> int:
+    def add(self, partition: str, added: SequenceRange | OffsetRange) -> int:
         """Add events. Returns the number of duplicates."""
         apart, duplicates, start, end = list[SequenceRange](), 0, added.start, added.end
         for known in self.extents.get(partition, ()):
@@ -47,7 +47,7 @@ class Content:
         self.extents[partition] = sorted([*apart, SequenceRange(start, end)], key=lambda extent: extent.start)
         return duplicates
 
-    def within(self, partition: str, bounds: Range) -> list[SequenceRange]:
+    def within(self, partition: str, bounds: OffsetRange) -> list[SequenceRange]:
         """Stored events within `bounds`."""
         found = self.extents.get(partition, ())
         parts = (SequenceRange(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
@@ -67,7 +67,9 @@ class Sink:
     content: Content = field(default_factory=Content)
     fails: str = ""
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
+    def write(
+        self, number: int, ranges: Sequence[OffsetRange], rows: Rows, seconds: float, find_lost: FindLost
+    ) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         for index, (partition, extent) in enumerate(rows.items()):
@@ -89,10 +91,12 @@ class NumberedSink(Sink):
     that the query owned without interruption."""
 
     numbers: set[int] = field(default_factory=set)
-    last: dict[str, Range] = field(default_factory=dict)
-    duplicates: list[tuple[Range, Range]] = field(default_factory=list)
+    last: dict[str, OffsetRange] = field(default_factory=dict)
+    duplicates: list[tuple[OffsetRange, OffsetRange]] = field(default_factory=list)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
+    def write(
+        self, number: int, ranges: Sequence[OffsetRange], rows: Rows, seconds: float, find_lost: FindLost
+    ) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         if fails in ("", "after") and number not in self.numbers:
@@ -132,7 +136,9 @@ class OnceSink(Sink):
 
     target: Target = field(default_factory=Target)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
+    def write(
+        self, number: int, ranges: Sequence[OffsetRange], rows: Rows, seconds: float, find_lost: FindLost
+    ) -> Writing:
         read = {planned.partition: SequenceRange(planned.start, planned.end) for planned in ranges}
         steps, base, events = write_exactly_once(read), 0, dict[str, SequenceRange]()
         answer: object = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.group.changes import (
     Checkpoint,
@@ -338,7 +338,7 @@ class Witness:
             if reset.position.next > self._reported_losses.get(p, 0):
                 self.record_reported_loss(process, p, reset.position.next)
 
-    def check_batch(self, process: Process, end: StreamOffset, ranges: Sequence[Range]) -> None:
+    def check_batch(self, process: Process, end: StreamOffset, ranges: Sequence[OffsetRange]) -> None:
         """Check the batch that `process` begins to read."""
         for planned in ranges:
             p, who = planned.partition, process.author.incarnation

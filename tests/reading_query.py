@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.query.assembly import start_planner
 from spark_ehbalance.query.offsets import StreamOffset, group_name
@@ -19,7 +19,7 @@ class ReadingQuery(Query):
         start = StreamOffset(owner, group=group_name(options.lease_table))
         super().__init__(start_planner(options, owner, start), owner, start)
 
-    def run(self, end: StreamOffset) -> list[Range]:
+    def run(self, end: StreamOffset) -> list[OffsetRange]:
         ranges = self.planner.ranges(end)
         for range_ in ranges:
             level = self.options.capabilities.owner_level(range_.epoch)

@@ -17,7 +17,7 @@ MAX_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """The events of a partition with sequence numbers from `start` to `end`, exclusive.
 
     `epoch` and `since_ms` are the lease's epoch and `owned_since_ms`; 0 if there are no leases, or if unknown. The
@@ -61,7 +61,7 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
     return counts
 
 
-def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
+def split(ranges: list[OffsetRange], min_pieces: int | None) -> list[OffsetRange]:
     """Split `ranges` into at least `min_pieces` pieces, as minPartitions does in Spark's Kafka source. Larger ranges
     are split into more pieces, but each into at most `MAX_PIECES`."""
     counts = [1] * len(ranges)
@@ -80,7 +80,8 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
         edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
         offsets = {whole.start: whole.start_offset, whole.end: whole.end_offset}
         pieces += [
-            Range(whole.partition, whole.epoch, *cut, whole.since_ms, *map(offsets.get, cut)) for cut in pairwise(edges)
+            OffsetRange(whole.partition, whole.epoch, *cut, whole.since_ms, *map(offsets.get, cut))
+            for cut in pairwise(edges)
         ]
     return pieces
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.exactly_once.merging import insert
@@ -69,12 +69,12 @@ class Settings(JobSettings):
             )
 
 
-def split(ranges: Sequence[Range], max_events: int) -> list[dict[str, tuple[int, int]]]:
+def split(ranges: Sequence[OffsetRange], max_events: int) -> list[dict[str, tuple[int, int]]]:
     """The `ranges` in parts of about `max_events`. A part maps each partition to its first sequence number and the one
     after its last."""
     count = -(-sum(span.end - span.start for span in ranges) // max_events)
 
-    def cut(span: Range, part: int) -> int:
+    def cut(span: OffsetRange, part: int) -> int:
         return span.start + (span.end - span.start) * part // count
 
     return [{span.partition: (cut(span, n), cut(span, n + 1)) for span in ranges} for n in range(count)]

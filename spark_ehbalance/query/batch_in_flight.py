@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.query.batch_planning import progress_of
@@ -21,13 +21,13 @@ class BatchInFlight:
     """
 
     end: StreamOffset
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, OffsetRange]
     planned: bool
     sought: frozenset[str] = frozenset()
     finished: bool = False
 
     @property
-    def read(self) -> dict[str, Range]:
+    def read(self) -> dict[str, OffsetRange]:
         """The non-empty ranges by partition."""
         return {partition: range_ for partition, range_ in self.ranges.items() if len(range_)}
 

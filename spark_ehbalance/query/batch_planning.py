@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range, limit_by_backlog, retained_start
+from spark_ehbalance.eventhub.ranges import OffsetRange, limit_by_backlog, retained_start
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, names_event
@@ -69,7 +69,7 @@ class BatchPlan:
     `resets` are positions moved to retained events (failOnDataLoss=false), each with a warning.
     """
 
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, OffsetRange]
     resets: Mapping[str, Progress] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
 
 
 def omitted_partitions(
-    ranges: Mapping[str, Range],
+    ranges: Mapping[str, OffsetRange],
     owned: Iterable[str],
     states: Mapping[str, PartitionState],
     *,
@@ -126,18 +126,18 @@ def omitted_partitions(
     return out
 
 
-def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:
+def _with_offsets(planned: OffsetRange, before: Position, state: PartitionState) -> OffsetRange:
     """The range with the known offsets of the events before its ends."""
     start = before.offset if names_event(before.offset) and before.next == planned.start else None
     end = state.last_offset if planned.end == state.end and names_event(state.last_offset) else None
     return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
 
 
-def _range(partition: str, holding: OwnedLease, start: int, end: int) -> Range:
-    return Range(partition, holding.epoch, start, end, holding.since_ms)
+def _range(partition: str, holding: OwnedLease, start: int, end: int) -> OffsetRange:
+    return OffsetRange(partition, holding.epoch, start, end, holding.since_ms)
 
 
-def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
+def progress_of(ranges: Mapping[str, OffsetRange]) -> dict[str, Progress]:
     """The progress of a query whose sink has finished `ranges`."""
     return {p: Progress(range_.epoch, Position(range_.end - 1, range_.end_offset)) for p, range_ in ranges.items()}
 

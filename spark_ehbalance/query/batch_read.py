@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.ranges import Range, retained_start
+from spark_ehbalance.eventhub.ranges import OffsetRange, retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.query.options import Options
@@ -17,7 +17,7 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-def batch_ranges(options: Options) -> list[Range]:
+def batch_ranges(options: Options) -> list[OffsetRange]:
     """The range of each partition that has events to read.
 
     Raises `HubUnavailableError`; `MissingError` if hub or consumer group do not exist; `DataLossError`;
@@ -45,5 +45,5 @@ def batch_ranges(options: Options) -> list[Range]:
             allowed = f"{lowest}, where reading starts, to {state.end}, after the last event"
             raise OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed)
         if start < end:
-            ranges.append(Range(partition, 0, start, end))
+            ranges.append(OffsetRange(partition, 0, start, end))
     return ranges

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter
 from spark_ehbalance.group.member.membership import Clocks, OwnedLease
@@ -67,7 +67,7 @@ class _Replay:
     """The logged batch of an earlier process, and the ranges to read again if the hub still has their events."""
 
     end: StreamOffset
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, OffsetRange]
     owned: Mapping[str, OwnedLease]
 
     def sought(self, partition: str) -> bool:
@@ -318,7 +318,7 @@ class QueryEngine:
                 unread.add(partition)
         return frozenset(unread)
 
-    def _measure(self, ranges: Mapping[str, Range], planning: _Planning, now: Clocks) -> None:
+    def _measure(self, ranges: Mapping[str, OffsetRange], planning: _Planning, now: Clocks) -> None:
         ends = {partition: state.end for partition, state in planning.inputs.states.items()}
         positions = {partition: range_.start for partition, range_ in ranges.items()}
         before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.request.cpu)
@@ -328,8 +328,8 @@ class QueryEngine:
     def _batch_end(
         self,
         start: StreamOffset,
-        named: Mapping[str, Range],
-        ranges: Mapping[str, Range],
+        named: Mapping[str, OffsetRange],
+        ranges: Mapping[str, OffsetRange],
         owned: Mapping[str, OwnedLease],
         now: Clocks,
     ) -> StreamOffset | None:
@@ -377,7 +377,7 @@ class QueryEngine:
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)
 
-    def _is_taken(self, planned: Range) -> bool:
+    def _is_taken(self, planned: OffsetRange) -> bool:
         """Whether another member took the partition since, as after a suspension of this process. Without epochs the
         range's task detects that."""
         shared = self.member.settings.capabilities.epochs and isinstance(self.policy, LeaseTableProgress)
@@ -397,5 +397,5 @@ class QueryEngine:
         return [protocol.RangesPlanned(list(self.batch.read.values()))]
 
 
-def _epochs(owned: Mapping[str, Range | OwnedLease]) -> dict[str, int]:
+def _epochs(owned: Mapping[str, OffsetRange | OwnedLease]) -> dict[str, int]:
     return {partition: holding.epoch for partition, holding in owned.items()}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query.batch_planning import BatchPlan
@@ -41,7 +41,7 @@ def unverified_positions(
     }
 
 
-def bounds(replay: Mapping[str, Range]) -> tuple[dict[str, Position], dict[str, Position]]:
+def bounds(replay: Mapping[str, OffsetRange]) -> tuple[dict[str, Position], dict[str, Position]]:
     """The positions at the starts and at the ends of the ranges, without positions whose offset names no event."""
     starts = {p: Position(range_.start - 1, range_.start_offset) for p, range_ in replay.items()}
     ends = {p: Position(range_.end - 1, range_.end_offset) for p, range_ in replay.items()}
@@ -75,11 +75,11 @@ def check_events_exist(positions: Mapping[str, Position], known: Mapping[str, bo
 
 
 def replayable(
-    replay: Mapping[str, Range],
+    replay: Mapping[str, OffsetRange],
     found: Iterable[Mapping[str, bool]],
     states: Mapping[str, PartitionState],
     sought: Callable[[str], bool],
-) -> dict[str, Range]:
+) -> dict[str, OffsetRange]:
     """`replay` without the partitions that lost the events before their `bounds` but were `sought` since: the next
     batch reads these from the new position. Raises `DataLossError` if a partition lost such an event and was not
     sought."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.lag import Lag
 
 
@@ -21,10 +21,10 @@ class LagReport:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._planned: Mapping[str, Range] = {}
+        self._planned: Mapping[str, OffsetRange] = {}
         self._reported: tuple[object, object, dict[str, Any]] | None = None
 
-    def planned(self, ranges: Mapping[str, Range]) -> None:
+    def planned(self, ranges: Mapping[str, OffsetRange]) -> None:
         """Set the newest plan: one range for each owned partition, with or without events."""
         self._planned = ranges
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import partition_order
 from spark_ehbalance.text import format_time
@@ -106,7 +106,7 @@ class StreamOffset:
     """
 
     owner: str
-    ranges: Mapping[str, Range] = field(default_factory=dict)
+    ranges: Mapping[str, OffsetRange] = field(default_factory=dict)
     group: str = ""
     table: TableReference | None = None
     hub: HubReference | None = None
@@ -177,15 +177,15 @@ def _in_order(partitions: Mapping[str, _T]) -> list[tuple[str, _T]]:
     return sorted(partitions.items(), key=lambda item: partition_order(item[0]))
 
 
-def _range(partition: Any, json: Mapping[str, Any]) -> Range:
+def _range(partition: Any, json: Mapping[str, Any]) -> OffsetRange:
     start, end = _int64(json["from"]), _int64(json["to"])
     if end < start:
         raise TypeError(f"a range ends before it starts: {start} to {end}")
     offsets = [None if json.get(name) is None else _string(json[name]) for name in ("fromOffset", "toOffset")]
-    return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)), *offsets)
+    return OffsetRange(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)), *offsets)
 
 
-def _range_json(range_: Range) -> dict[str, Any]:
+def _range_json(range_: OffsetRange) -> dict[str, Any]:
     json: dict[str, Any] = {"epoch": range_.epoch, "from": range_.start, "to": range_.end}
     json |= {"since": range_.since_ms} if range_.since_ms else {}
     offsets = {"fromOffset": range_.start_offset, "toOffset": range_.end_offset}

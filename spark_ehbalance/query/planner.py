@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.query import lag_report, protocol
@@ -220,7 +220,7 @@ class Planner:
             self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
 
-    def ranges(self, end: StreamOffset) -> list[Range]:
+    def ranges(self, end: StreamOffset) -> list[OffsetRange]:
         """The ranges to read of the batch that ends at `end`: all if this process planned it, else the result of
         `plan_replay`."""
         answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, monotonic()))
@@ -296,7 +296,7 @@ class Planner:
             return False
         return query == self.query and group == self._engine.policy.query.group
 
-    def _find_offset(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
+    def _find_offset(self, partition: str, number: int, read: Mapping[str, OffsetRange]) -> str | None:
         """An event's offset as in the answer of `batch_details`."""
         if number >= self.latest().get(partition, 0):  # the known end may be older than the event
             self._hub.refresh([partition])

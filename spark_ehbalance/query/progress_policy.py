@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, TableIdentity
@@ -32,7 +32,7 @@ class LeaseTableProgress:
     query: StreamOffset
     location: str
 
-    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+    def named(self, start: StreamOffset, ranges: Mapping[str, OffsetRange]) -> Mapping[str, OffsetRange]:
         """The ranges that the offset of the batch after `start` contains, given `ranges` of all owned partitions, with
         or without events. Empty if they do not justify a batch."""
         return {partition: range_ for partition, range_ in ranges.items() if len(range_)}
@@ -40,8 +40,8 @@ class LeaseTableProgress:
     def batch_end(
         self,
         start: StreamOffset,
-        named: Mapping[str, Range],
-        ranges: Mapping[str, Range],
+        named: Mapping[str, OffsetRange],
+        ranges: Mapping[str, OffsetRange],
         reserved: Collection[str],
         table: TableState,
         checkpoints: Mapping[str, int],
@@ -106,16 +106,16 @@ class OffsetProgress:
         leases |= {p: Lease(p) for p in map(str, range(first.partitions)) if p not in leases}
         return Snapshot(group, leases=leases, table=TableIdentity("", latest_ms=first.at_ms))
 
-    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+    def named(self, start: StreamOffset, ranges: Mapping[str, OffsetRange]) -> Mapping[str, OffsetRange]:
         unmoved = {
-            p: Range(p, range_.epoch, range_.end, range_.end, 0, range_.end_offset, range_.end_offset)
+            p: OffsetRange(p, range_.epoch, range_.end, range_.end, 0, range_.end_offset, range_.end_offset)
             for p, range_ in start.ranges.items()
         }
         # A partition's first range justifies a batch without events: it stores where reading starts.
         worth_a_batch = any(len(range_) or p not in unmoved for p, range_ in ranges.items())
         return {**unmoved, **ranges} if worth_a_batch else {}
 
-    def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:
+    def batch_end(self, start: StreamOffset, named: Mapping[str, OffsetRange], *_: object) -> StreamOffset:
         return replace(self.query, ranges=named, batch=start.batch + 1)
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:

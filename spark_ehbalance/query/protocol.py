@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.load_meter import CpuTime
 from spark_ehbalance.group.position import Position
@@ -148,7 +148,7 @@ class BatchPlanned:
     """
 
     end: StreamOffset
-    ranges: Mapping[str, Range]
+    ranges: Mapping[str, OffsetRange]
     until: float = 0.0
     unread: frozenset[str] = frozenset()
 
@@ -157,7 +157,7 @@ class BatchPlanned:
 class RangesPlanned:
     """The answer to `RangesRequested`."""
 
-    ranges: Sequence[Range]
+    ranges: Sequence[OffsetRange]
 
 
 Request = Refresh | CatchUp | FindEvents | FindOffsets

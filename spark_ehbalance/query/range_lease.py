@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.lease_table.backends import open_store
@@ -16,7 +16,7 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
+def is_owned(lease: Lease | None, wanted: OffsetRange, owner: str, *, epochs: bool) -> bool:
     """`RangeLease.is_owned`, decided from the `lease` in the table. `epochs`: whether the store supports epochs."""
     if lease is None or lease.owner not in (owner, None):
         return False
@@ -31,7 +31,7 @@ def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) ->
 class RangeLease:
     """The lease of `owner` on the partition of the range `wanted`, with the range's epoch."""
 
-    def __init__(self, options: Options, wanted: Range, owner: str) -> None:
+    def __init__(self, options: Options, wanted: OffsetRange, owner: str) -> None:
         self._options, self._wanted, self._owner = options, wanted, owner
 
     def is_owned(self) -> bool:

@@ -30,7 +30,7 @@ from spark_ehbalance.eventhub.client_errors import (
 from spark_ehbalance.eventhub.compaction import is_compacted_away
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import DisconnectedError, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.service_errors import busy_wait
@@ -78,7 +78,7 @@ class RangeEnd(Enum):
 
 def read_range(
     options: Options,
-    wanted: Range,
+    wanted: OffsetRange,
     owner: str | None,
     owner_level: int | None,
     cancelled: threading.Event | None = None,
@@ -128,7 +128,7 @@ class _RangeReader:
     def __init__(
         self,
         options: Options,
-        wanted: Range,
+        wanted: OffsetRange,
         owner: str | None,
         owner_level: int | None,
         receivers: Receivers,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.position import Position
@@ -78,7 +78,7 @@ class EarlierBatches:
     finished: StreamOffset | None = None
     finished_number: int = 0
 
-    def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, Range]:
+    def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, OffsetRange]:
         """What to read again of the logged batch that ends at `end`."""
         return plan_replay(end.ranges, owned, finished=end.batch <= self.finished_number)
 
@@ -92,8 +92,8 @@ def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Pr
 
 
 def plan_replay(
-    ranges: Mapping[str, Range], owned: Mapping[str, OwnedLease], *, finished: bool = False
-) -> dict[str, Range]:
+    ranges: Mapping[str, OffsetRange], owned: Mapping[str, OwnedLease], *, finished: bool = False
+) -> dict[str, OffsetRange]:
     """The ranges to read again, with their new epochs, of a batch that an earlier process of the query logged.
 
     These are the partitions whose checkpoint is still at the start of their range, and that the query has owned without
@@ -104,7 +104,7 @@ def plan_replay(
     lease table records the batch as `finished`.
     """
 
-    def unread(range_: Range, holding: OwnedLease) -> bool:
+    def unread(range_: OffsetRange, holding: OwnedLease) -> bool:
         return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start
 
     return {
@@ -114,12 +114,12 @@ def plan_replay(
     }
 
 
-def sought_since(logged: Range, holding: OwnedLease) -> bool:
+def sought_since(logged: OffsetRange, holding: OwnedLease) -> bool:
     """Whether the partition was sought after its range was logged, so that reading continues elsewhere."""
     return logged.epoch < holding.sought
 
 
-def _owned_without_break(logged: Range, holding: OwnedLease) -> bool:
+def _owned_without_break(logged: OffsetRange, holding: OwnedLease) -> bool:
     """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
     only claim since then, or none of the claims since then was another member's."""
     return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms

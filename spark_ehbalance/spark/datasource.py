@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_options
 from spark_ehbalance.query.assembly import start_planner
@@ -125,7 +125,7 @@ class Task(InputPartition):
     the task calls `check_one_source`. `connection` contains the current key, because Spark pickles the reader only once
     per query."""
 
-    ranges: tuple[tuple[Range, int | None], ...]
+    ranges: tuple[tuple[OffsetRange, int | None], ...]
     owner: str | None
     connection: Connection
     checks: PlannerAddress | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.jobs import PREFIX, JobSettings, SettingError
 from spark_ehbalance.jobs.batch_to_delta import Settings as BatchToDelta
 from spark_ehbalance.jobs.batch_to_delta import split
@@ -49,7 +49,7 @@ def test_range_is_in_utc_and_split_completely() -> None:
     assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert settings.to == datetime(2026, 1, 31, 14, 30, tzinfo=timezone.utc)
     assert split([], 10) == []
-    assert split([Range("0", 0, 5, 12), Range("3", 0, 0, 1)], 3) == [
+    assert split([OffsetRange("0", 0, 5, 12), OffsetRange("3", 0, 0, 1)], 3) == [
         {"0": (5, 7), "3": (0, 0)},
         {"0": (7, 9), "3": (0, 0)},
         {"0": (9, 12), "3": (0, 1)},

@@ -12,7 +12,7 @@ from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.group.starting_positions import LATEST
@@ -150,7 +150,7 @@ def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     group.append(100)
     claim(sdk, options, "0", "a")
     receivers = CountedReceivers()
-    wanted = Range("0", 1, 0, 100)
+    wanted = OffsetRange("0", 1, 0, 100)
     reading = read_range(
         replace(options, prefetch=1), wanted, "a", 0, receivers=receivers, batches=BatchFormat(max_rows=1)
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.snapshot import Snapshot
@@ -67,7 +67,7 @@ class Query:
         wait_until(lambda: self.plan(limit) is not None, "there is a batch")
         return self.logged
 
-    def run(self, end: StreamOffset) -> list[Range]:
+    def run(self, end: StreamOffset) -> list[OffsetRange]:
         """Read the batch that ends at `end`; the sink finishes it."""
         ranges = self.planner.ranges(end)
         self.seen += [(range_.partition, number) for range_ in ranges for number in range(range_.start, range_.end)]

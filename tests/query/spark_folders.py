@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query.offsets import HubReference, StreamOffset, TableReference, group_name
 
 LOST = TableReference("t1", "/lost/leases")
@@ -16,7 +16,7 @@ def batch(
 ) -> StreamOffset:
     """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
     group = group_name(table.location) if table else ""
-    read = {p[1:]: Range(p[1:], *range_) for p, range_ in ranges.items()}
+    read = {p[1:]: OffsetRange(p[1:], *range_) for p, range_ in ranges.items()}
     return StreamOffset(owner, read, group, table, HubReference(hub))
 
 

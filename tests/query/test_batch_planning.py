@@ -8,7 +8,7 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
@@ -46,7 +46,7 @@ def spans(inputs: PlanInputs) -> dict[str, tuple[int, int]]:
 def test_each_owned_partition_is_read_from_its_checkpoint_to_its_newest_event() -> None:
     states = {"0": events(0, 10), "1": events(0, 9), "not owned": events(0, 5)}
     inputs = PlanInputs({"0": owned_lease(4, epoch=7), "1": owned_lease(9), "not known": owned_lease()}, states)
-    assert planned(inputs) == BatchPlan({"0": Range("0", 7, 4, 10), "1": Range("1", 1, 9, 9)})
+    assert planned(inputs) == BatchPlan({"0": OffsetRange("0", 7, 4, 10), "1": OffsetRange("1", 1, 9, 9)})
 
 
 @pytest.mark.parametrize(("checkpoint", "epoch", "start"), [(4, 2, 6), (2, 3, 2), (8, 3, 8)])
@@ -77,7 +77,7 @@ def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None
 def test_omitted_partitions_are_reported_with_the_reason() -> None:
     holdings = {p: owned_lease(3) for p in ("read", "done", "limit", "position", "state")}
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
-    ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
+    ranges = {p: OffsetRange(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
     unknown = {"position": "position", "state": "state"}
     assert omitted_partitions(ranges, holdings, states, available_now=False) == {"limit": "limit", **unknown}
     assert omitted_partitions(ranges, holdings, states, available_now=True) == unknown
@@ -147,7 +147,7 @@ def test_without_fail_on_data_loss_lost_events_reset_the_position(state: Partiti
     holdings = {"2": owned_lease(1, epoch=4), "3": lost}
     inputs = PlanInputs(holdings, {"2": events(0, 2), "3": state}, fail_on_data_loss=False, refreshed=True)
     plan = planned(inputs)
-    assert plan.ranges == {"2": Range("2", 4, 1, 2), "3": Range("3", 4, state.begin, state.end)}
+    assert plan.ranges == {"2": OffsetRange("2", 4, 1, 2), "3": OffsetRange("3", 4, state.begin, state.end)}
     assert plan.resets == {"3": finished(state.begin, epoch=4)}
     (warning,) = plan.warnings
     assert warning.startswith(f"Partition 3: events from sequence number 10 on are gone: {why}. ")

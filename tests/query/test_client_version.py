@@ -14,7 +14,7 @@ from azure.eventhub._pyamqp import AMQPClient, _encode, management_operation
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import ClientVersionError
 from spark_ehbalance.eventhub.client_errors import TransientError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.wire.client import TESTED
 from spark_ehbalance.query.range_reader import read_range
 from spark_ehbalance.query.receivers import Receivers
@@ -58,7 +58,7 @@ def test_a_client_without_what_is_used_is_refused_at_the_start(
 
 def read(group: Group) -> int:
     """How many events a worker reads."""
-    batches = read_range(group.options(), Range("0", 0, 0, 9), None, None, receivers=Receivers())
+    batches = read_range(group.options(), OffsetRange("0", 0, 0, 9), None, None, receivers=Receivers())
     return sum(batch.num_rows for batch in batches)
 
 

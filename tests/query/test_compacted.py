@@ -15,7 +15,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import compaction
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.query import range_reader
 from spark_ehbalance.query.options import Options
@@ -52,7 +52,7 @@ def options_of(emulator: Emulator, **more: object) -> Options:
 
 def read(options: Options, start: int, end: int, worker: CountedReceivers, level: int | None = 3) -> list[int]:
     """The sequence numbers that are read."""
-    return numbers(read_range(options, Range("0", 0, start, end), None, level, receivers=worker))
+    return numbers(read_range(options, OffsetRange("0", 0, start, end), None, level, receivers=worker))
 
 
 class Looks:
@@ -169,7 +169,9 @@ def test_the_next_owner_ends_a_look_at_the_tail(
     held = HeldLease(emulator, tmp_path / "leases", epoch=3)
     options = options_of(emulator, leaseTable=held.path)
     looks.before = lambda: (held.claim(), rival(4))
-    assert numbers(read_range(options, Range("0", 3, 10, 20, 9), "me", 3, receivers=worker)) == list(range(10, 15))
+    assert numbers(read_range(options, OffsetRange("0", 3, 10, 20, 9), "me", 3, receivers=worker)) == list(
+        range(10, 15)
+    )
     assert emulator.readers(HUB, 0) == [4]
 
 
@@ -181,6 +183,6 @@ def test_a_look_at_the_tail_ends_with_its_task(
     ended = threading.Event()
     looks.before = ended.set
     begun = time.monotonic()
-    assert not list(read_range(options_of(emulator), Range("0", 0, 10, 20), None, 3, ended, receivers=worker))
+    assert not list(read_range(options_of(emulator), OffsetRange("0", 0, 10, 20), None, 3, ended, receivers=worker))
     assert looks.found == [False]
     assert time.monotonic() - begun < compaction._OPENING

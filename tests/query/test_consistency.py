@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from spark_ehbalance.errors import DataLossError, StoreReplacedError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.identity import Group as GroupName
 from spark_ehbalance.group.model import Lease, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
@@ -36,7 +36,7 @@ PLACE = "/leases"
 AT_HUB = HubReference("hub", "ns", 7)
 KNOWN = StreamOffset(
     "me",
-    {"0": Range("0", 3, 10, 20)},
+    {"0": OffsetRange("0", 3, 10, 20)},
     group_name(PLACE),
     TableReference("t1", PLACE),
     AT_HUB,
@@ -46,7 +46,7 @@ KNOWN = StreamOffset(
     run="r2",
     table_begun=5,
 )
-IN_TENURE = replace(KNOWN, ranges={"0": Range("0", 3, 10, 20, since_ms=1000)})
+IN_TENURE = replace(KNOWN, ranges={"0": OffsetRange("0", 3, 10, 20, since_ms=1000)})
 RECORD = QueryRecord("l", "r2", "me", 2, 5, 6, "r2", 0, "here")
 AT = {"at": "1970-01-01 00:00:00+00:00", "owner": "me", "host": "here"}
 

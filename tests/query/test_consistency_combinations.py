@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.model import TableIdentity
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
@@ -57,7 +57,9 @@ class ModelSink(Sink):
     writer: str = ""  # the id of the checkpoint that writes it
     skipped: list[tuple[int, set[Event]]] = field(default_factory=list)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
+    def write(
+        self, number: int, ranges: Sequence[OffsetRange], rows: Rows, seconds: float, find_lost: FindLost
+    ) -> Writing:
         yield seconds
         numbered_by = {"Delta's own": self.writer, "file": "folder"}.get(self.kind)
         if numbered_by is not None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query.finished_batches import NewestBatch
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.options import Options, stream_options
@@ -37,7 +37,7 @@ class SomeLag:
     def behind(self) -> dict[str, Any]:
         return {"avgOffsetsBehindLatest": 0.5}
 
-    def untimed(self, ranges: list[Range]) -> frozenset[str]:
+    def untimed(self, ranges: list[OffsetRange]) -> frozenset[str]:
         return frozenset()
 
 
@@ -56,9 +56,9 @@ class OnePartition:
         self.finished = start
         begin = start.ranges["0"].end if start.ranges else 0
         end = min(self.newest(), begin + (limit or ROWS))
-        return StreamOffset(self.owner, {"0": Range("0", 0, begin, end)}) if end > begin else start
+        return StreamOffset(self.owner, {"0": OffsetRange("0", 0, begin, end)}) if end > begin else start
 
-    def ranges(self, end: StreamOffset) -> list[Range]:
+    def ranges(self, end: StreamOffset) -> list[OffsetRange]:
         return list(end.ranges.values())
 
     def await_report(self) -> None:

@@ -14,7 +14,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.eventhub.sending.columns import Columns
@@ -64,7 +64,7 @@ def rotation(tmp_path: Path) -> Iterator[Rotation]:
 
 
 def read(options: Options) -> list[int]:
-    return numbers(read_range(options, Range("0", 0, 0, EVENTS), None, None))
+    return numbers(read_range(options, OffsetRange("0", 0, 0, EVENTS), None, None))
 
 
 def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:

@@ -13,7 +13,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.errors import MalformedEventError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query import receivers
 from spark_ehbalance.query.range_reader import read_range
 from tests.query.poison import NUMBERED, UNNUMBERED
@@ -40,7 +40,7 @@ def fill(emulator: Emulator, layout: str, poison: Event) -> None:
 
 def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Table:
     begun = time.monotonic()
-    batches = list(read_range(hub_options(emulator, **raw), Range("0", 0, start, end), None, None))
+    batches = list(read_range(hub_options(emulator, **raw), OffsetRange("0", 0, start, end), None, None))
     assert time.monotonic() - begun < 30, "it has not waited for what never comes"
     return pa.Table.from_batches(batches) if batches else pa.table({"body": [], "sequenceNumber": []})
 
@@ -91,7 +91,7 @@ def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: s
     """A receiver that begins after it does not see it."""
     fill(emulator, layout, UNNUMBERED)
     before = layout.index("x")
-    batches = read_range(hub_options(emulator, onMalformed=policy), Range("0", 0, 0, len(layout)), None, None)
+    batches = read_range(hub_options(emulator, onMalformed=policy), OffsetRange("0", 0, 0, len(layout)), None, None)
     if before:
         assert next(batches)["sequenceNumber"].to_pylist() == [*range(before)]
     problem = re.compile(f"at {before} or later has no readable sequence number")
@@ -106,7 +106,7 @@ def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: s
 @pytest.mark.parametrize("what", NUMBERED)
 def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str) -> None:
     fill(emulator, ".....x.", NUMBERED[what])
-    batches = read_range(hub_options(emulator), Range("0", 0, 0, 7), None, None)
+    batches = read_range(hub_options(emulator), OffsetRange("0", 0, 0, 7), None, None)
     assert next(batches)["sequenceNumber"].to_pylist() == [*range(5)]
     problem = re.compile("^event 5 is malformed: ")
     with raises(MalformedEventError, "EHB_EVENT_MALFORMED", partition="0", problem=problem) as caught:

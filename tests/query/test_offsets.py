@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
 from tests.raising import raises
 
@@ -26,7 +26,10 @@ texts = st.text(max_size=5)
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=5))
-    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}  # type: ignore[call-arg]
+    ranges = {}
+    for p in partitions:
+        start, end = sorted((draw(numbers), draw(numbers)))
+        ranges[p] = OffsetRange(p, draw(numbers), start, end, draw(numbers))
     table = draw(st.none() | st.builds(TableReference, texts, texts))
     hub = draw(st.none() | st.builds(HubReference, texts, texts, st.none() | numbers))
     others = draw(st.dictionaries(texts, st.builds(EpochPosition, numbers, numbers), max_size=3))
@@ -49,7 +52,7 @@ def test_offsets_survive_json_which_does_not_depend_on_the_order_of_partitions(
 
 def test_partitions_are_in_the_order_of_their_numbers() -> None:
     offset = StreamOffset(
-        "me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
+        "me", {p: OffsetRange(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
     )
     assert json.dumps(offset.to_json()) == (
         '{"format": 4, "group": "", "lineage": "", "owner": "me", '
@@ -79,7 +82,7 @@ def foreign_offset() -> AbstractContextManager[object]:
         {"format": 4},
         {"format": 4, "owner": "me", "partitions": {"0": {"epoch": 1}}},
         {"format": 4, "partitions": {}},
-        StreamOffset("me", {"0": Range("0", 1, 2, 1)}).to_json(),  # which ends before it starts
+        StreamOffset("me", {"0": OffsetRange("0", 1, 2, 1)}).to_json(),  # which ends before it starts
         {"format": 4, "owner": "me", "partitions": {}, "table": 5},
         {"format": 4, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
@@ -97,7 +100,7 @@ WRONG = [True, False, -1, 2**63, 10**400, 1.0, 1.5, float("nan"), float("inf"), 
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize("field", ["epoch", "from", "to", "format", "owner", "group", "partition", "partitions"])
 def test_values_of_wrong_types_are_refused(field: str, value: Any) -> None:
-    written: dict[str, Any] = StreamOffset("me", {"0": Range("0", 1, 0, 2**63 - 1)}).to_json()
+    written: dict[str, Any] = StreamOffset("me", {"0": OffsetRange("0", 1, 0, 2**63 - 1)}).to_json()
     if field in ("epoch", "from", "to"):
         written["partitions"]["0"][field] = value
     elif field == "partition":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.model import Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -18,9 +18,9 @@ SHARED, ALONE = LeaseTableProgress(QUERY, "/leases"), OffsetProgress(StreamOffse
 TABLE = TableIdentity("t1")
 
 
-def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, Range]:
+def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, OffsetRange]:
     """Ranges of partitions named p0, p1, …"""
-    return {p[1:]: Range(p[1:], epoch, *span) for p, span in spans.items()}
+    return {p[1:]: OffsetRange(p[1:], epoch, *span) for p, span in spans.items()}
 
 
 # --- with a lease table ----------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
 
 
 def test_alone_leases_continue_after_the_finished_batch_and_where_an_unfinished_one_begins() -> None:
-    finished = StreamOffset("me", {p: Range(p, 1, 0, 5, end_offset="4") for p in "01"})
-    unfinished = StreamOffset("me", {"1": Range("1", 2, 5, 9, start_offset="4", end_offset="8")})
+    finished = StreamOffset("me", {p: OffsetRange(p, 1, 0, 5, end_offset="4") for p in "01"})
+    unfinished = StreamOffset("me", {"1": OffsetRange("1", 2, 5, 9, start_offset="4", end_offset="8")})
     leases = {p: Lease(p, "me", epoch, checkpoint=Position(4, "4")) for p, epoch in (("0", 1), ("1", 2))}
     policy = OffsetProgress(replace(ALONE.query, first_start=FirstStart(70, 3)))
     started = Snapshot(GROUP, leases={**leases, "2": Lease("2")}, table=TableIdentity("", latest_ms=70))

@@ -23,7 +23,7 @@ from spark_ehbalance.errors import (
 )
 from spark_ehbalance.eventhub import service_errors
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.group.model import Author
@@ -83,7 +83,7 @@ def read(
     """The sequence numbers read until the range ends with `ends`; `then` is called when the first ones have
     arrived."""
     got: list[int] = []
-    wanted = Range("0", epoch, start, end, since_ms)
+    wanted = OffsetRange("0", epoch, start, end, since_ms)
 
     def reading() -> Iterator[pa.RecordBatch]:
         end = yield from read_range(options, wanted, owner, level, receivers=WORKER, batches=BatchFormat(max_rows=ROWS))
@@ -130,7 +130,7 @@ def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: 
 
 
 def test_a_range_that_is_closed_early_can_be_read_again(emulator: Emulator) -> None:
-    options, wanted = hub_options(emulator), Range("0", 3, 0, EVENTS)
+    options, wanted = hub_options(emulator), OffsetRange("0", 3, 0, EVENTS)
     begun = read_range(options, wanted, None, 3, receivers=WORKER, batches=BatchFormat(max_rows=ROWS))
     next(begun)
     begun.close()

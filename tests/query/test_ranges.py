@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.ranges import MAX_PIECES, Range, limit_by_backlog, retained_start, split
+from spark_ehbalance.eventhub.ranges import MAX_PIECES, OffsetRange, limit_by_backlog, retained_start, split
 from tests.raising import raises
 
 backlogs_of_any_size = st.dictionaries(st.integers(0, 99).map(str), st.integers(0, 10**12), max_size=12)
@@ -37,16 +37,16 @@ def test_a_limit_is_used_up_nobody_starves_and_the_rest_is_in_proportion(backlog
 
 
 @st.composite
-def some_ranges(draw: st.DrawFn) -> list[Range]:
+def some_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     lengths = draw(st.lists(st.integers(1, 20) | st.integers(1, 10**9), max_size=12))
     return [
-        Range(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
+        OffsetRange(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
         for partition, length in enumerate(lengths)
     ]
 
 
 @given(some_ranges(), st.integers(1, 60))
-def test_pieces_cover_exactly_what_was_cut_and_there_are_enough(ranges: list[Range], min_pieces: int) -> None:
+def test_pieces_cover_exactly_what_was_cut_and_there_are_enough(ranges: list[OffsetRange], min_pieces: int) -> None:
     pieces = split(ranges, min_pieces)
     assert [piece.partition for piece in pieces] == sorted((piece.partition for piece in pieces), key=int)
     counts = []
@@ -65,7 +65,7 @@ def test_pieces_cover_exactly_what_was_cut_and_there_are_enough(ranges: list[Ran
 
 
 def test_without_a_minimum_nothing_is_cut() -> None:
-    ranges = [Range("0", 1, 0, 1000), Range("1", 1, 5, 6)]
+    ranges = [OffsetRange("0", 1, 0, 1000), OffsetRange("1", 1, 5, 6)]
     assert split(ranges, None) == ranges
     assert split(ranges, 1) == ranges
     assert split([], 5) == []

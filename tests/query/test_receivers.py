@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from spark_ehbalance.query.receivers import RECEIVERS, ReceiverKey, Receivers
@@ -38,7 +38,9 @@ def hub(emulator: Emulator) -> Iterator[None]:
 
 def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
     """The sequence numbers that a task with an owner level reads, in a process with these receivers."""
-    return numbers(read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL, receivers=worker))
+    return numbers(
+        read_range(hub_options(emulator), OffsetRange(partition, 0, start, end), None, LEVEL, receivers=worker)
+    )
 
 
 def kept(emulator: Emulator, position: int) -> Receiver:
@@ -55,7 +57,7 @@ def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator
     worker = CountedReceivers()
 
     def columns(start: int, *names: str) -> list[str]:
-        wanted = Range("0", 0, start, start + 10)
+        wanted = OffsetRange("0", 0, start, start + 10)
         batches = BatchFormat(frozenset(names))
         read = read_range(hub_options(emulator), wanted, None, LEVEL, receivers=worker, batches=batches)
         return pa.Table.from_batches(read).column_names

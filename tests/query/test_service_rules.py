@@ -14,7 +14,7 @@ from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.eventhub import client_errors, metadata, service_errors
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.watcher import HubWatcher
@@ -32,7 +32,7 @@ GROUP = "readers"
 
 def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
     """The sequence numbers that a task reads, with an owner level."""
-    return numbers(read_range(options, Range(partition, 0, start, end), None, 3, receivers=worker))
+    return numbers(read_range(options, OffsetRange(partition, 0, start, end), None, 3, receivers=worker))
 
 
 @pytest.fixture

@@ -7,21 +7,21 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.eventhub.ranges import Range, split
+from spark_ehbalance.eventhub.ranges import OffsetRange, split
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK, MAX_RANGES, plan_tasks
 
 
 @st.composite
-def some_ranges(draw: st.DrawFn) -> list[Range]:
+def some_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     lengths = draw(st.lists(st.integers(0, 500) | st.integers(1, 3 * EVENTS_PER_TASK), max_size=30))
     return [
-        Range(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
+        OffsetRange(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
         for partition, length in enumerate(lengths)
     ]
 
 
 @given(some_ranges())
-def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[Range]) -> None:
+def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[OffsetRange]) -> None:
     tasks = plan_tasks(ranges, None)
     assert [range_ for task in tasks for range_ in task] == ranges
     for task in tasks:
@@ -32,13 +32,13 @@ def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[R
 
 
 @given(some_ranges(), st.integers(1, 200))
-def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[Range], least: int) -> None:
+def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[OffsetRange], least: int) -> None:
     assert plan_tasks(ranges, least) == [(piece,) for piece in split(ranges, least)]
 
 
 @given(some_ranges(), st.integers(1, 20))
 def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
-    ranges: list[Range], cores: int
+    ranges: list[OffsetRange], cores: int
 ) -> None:
     tasks, small = plan_tasks(ranges, None, cores), plan_tasks(ranges, None)
     assert [range_ for task in tasks for range_ in task] == ranges
@@ -52,7 +52,7 @@ def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
 
 def test_a_partition_stays_in_its_task_while_backlogs_change_little() -> None:
     def tasks(lengths: list[int]) -> list[list[str]]:
-        ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
+        ranges = [OffsetRange(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
         return [[range_.partition for range_ in task] for task in plan_tasks(ranges, None, cores=2)]
 
     halves = [["0", "1", "2", "3"], ["4", "5", "6", "7"]]

@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub import credentials
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
@@ -90,7 +90,7 @@ def read(
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
     for batch in read_range(
-        options, Range("0", 0, start, end), None, level, receivers=worker, batches=BatchFormat(max_rows=100)
+        options, OffsetRange("0", 0, start, end), None, level, receivers=worker, batches=BatchFormat(max_rows=100)
     ):
         if not got:
             then()

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark.display import Display
 from spark_ehbalance.spark.run_statistics import RunStatistics
 
 
 def report(batch: int, start: int, end: int) -> dict[str, Any]:
-    source = {"endOffset": json.dumps(StreamOffset("a", {"0": Range("0", 1, start, end)}).to_json())}
+    source = {"endOffset": json.dumps(StreamOffset("a", {"0": OffsetRange("0", 1, start, end)}).to_json())}
     return {"batchId": batch, "durationMs": {"addBatch": 1900, "triggerExecution": 2100}, "sources": [source]}
 
 
