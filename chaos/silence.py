@@ -60,7 +60,7 @@ class Trial:
         log(f"{len(self._queries)} queries: partition {partition} is silent for {seconds:g} s")
         fleet.emulator.pause(HUB, partition)
         began = time.monotonic()
-        fleet.wait_for(lambda: fleet.snapshot().leases[partition].stalled, "the partition stalls")
+        fleet.wait_for(lambda: fleet.snapshot().leases[partition].stall_count, "the partition stalls")
         log(f"  it stalled within {time.monotonic() - began:.0f} s")
         fleet.wait_for(lambda: time.monotonic() >= began + seconds, "the silence ends", seconds + 1.0)
         lag, backlog = self._lag_without(partition), self._unread(partition)

@@ -323,7 +323,7 @@ class Witness:
         full = most is not None and len(member.owned) >= most
         for p, lease in member.leases.items():
             is_free = lease.owner is None and not full and (lease.pin is None or lease.pin.to == owner)
-            if not (lease.owner == owner or is_free) or lease.stalled or lease.handover:
+            if not (lease.owner == owner or is_free) or lease.stall_count or lease.handover:
                 continue
             position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):

@@ -544,7 +544,7 @@ class Checkpoint(LeaseTransition):
 
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
-            return replace(lease, checkpoint=self.position, stalled=lease.stalled_at(self.position))
+            return replace(lease, checkpoint=self.position, stall_count=lease.stall_count_at(self.position))
         return lease.renewed(self.at_ms, self.position, self.load or lease.load, self.lag)
 
 
@@ -559,7 +559,7 @@ class Reset(LeaseTransition):
 
     def after(self, lease: Lease) -> Lease:
         renewal = lease.renewal + 1
-        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, stalled=0)
+        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, stall_count=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -603,7 +603,7 @@ class Stall(Transition):
             renewed_at_ms=self.at_ms,
             owned_since_ms=0,  # ends the tenure, so that the next owner does not run the batch again
             handover=None,
-            stalled=lease.stalled + 1,
+            stall_count=lease.stall_count + 1,
         )
 
 

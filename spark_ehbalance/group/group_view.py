@@ -265,7 +265,7 @@ class GroupView:
             yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
         yield from self._unowned([lease for lease in leases if lease.owner is None])
         yield from self._crash_loops()
-        if stalled := [lease for lease in leases if lease.stalled]:
+        if stalled := [lease for lease in leases if lease.stall_count]:
             lags = [self.lags[lease.partition] for lease in stalled if lease.partition in self.lags]
             yield Finding("stalled", _ids(stalled), {"events": self.backlog(lags)[0]})
         names = defaultdict(list)
@@ -300,7 +300,7 @@ class GroupView:
                 takes[row.partition].append(row)
         for partition, rows in takes.items():
             lease = self.snapshot.leases.get(partition)
-            if lease is not None and lease.stalled:
+            if lease is not None and lease.stall_count:
                 continue  # reported as `stalled`
             number = rows[-1].sequence_number
             stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))]  # noqa: B023
@@ -350,7 +350,7 @@ class GroupView:
         asked_ms = row.asked_ms if row is not None else None
         for lease in leases:
             events, waited = self.backlog([lag] if (lag := lease.current_lag) else [])
-            if events and waited is not None and 1000 * waited > patience_ms and not lease.stalled:
+            if events and waited is not None and 1000 * waited > patience_ms and not lease.stall_count:
                 starved = since is None and asked_ms is not None and self.now_ms - asked_ms > patience_ms
                 reason = row.left_out.get(lease.partition) if row is not None else None
                 waiting[reason or ("trigger" if starved else "")].append(lease)

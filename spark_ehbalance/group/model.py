@@ -88,9 +88,9 @@ class Lease:
     `epoch` rises by one at every change of owner and never falls; it fences stale owners in the store and, as the AMQP
     owner level, at the hub. `renewal` rises at every renewal. `checkpoint` is None until the first claim resolves the
     starting position. `owned_since_ms` identifies a tenure: it stays the same when a restarted owner claims its lease
-    again. `defences` counts the races that an owner won for its own lease (strategy `race`). `sought` is the epoch of
-    the last seek, or 0 if there was none. `lag` is informational. `stalled` counts the stalls at this checkpoint; see
-    `changes.Stall`.
+    again. `defences` counts the races that an owner won for its own lease (strategy `race`). `seek_epoch` is the epoch
+    of the last seek, or 0 if there was none. `lag` is informational. `stall_count` counts the stalls at this
+    checkpoint; see `changes.Stall`.
     """
 
     partition: str
@@ -104,9 +104,9 @@ class Lease:
     load: Load | None = None
     pin: Pin | None = None
     defences: int = 0
-    sought: int = 0
+    seek_epoch: int = 0
     lag: Lag | None = None
-    stalled: int = 0
+    stall_count: int = 0
 
     @property
     def current_lag(self) -> Lag | None:
@@ -122,7 +122,7 @@ class Lease:
     def still_owned(self, epoch: int, since_ms: int) -> bool:
         """Whether the owner since `since_ms` still owns the lease that it began to read in `epoch`. A seek raises the
         epoch too, but does not end the tenure."""
-        return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
+        return self.epoch == epoch or (self.epoch == self.seek_epoch and 0 < self.owned_since_ms == since_ms)
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
         """The lease after a renewal by its owner."""
@@ -139,16 +139,16 @@ class Lease:
             load,
             self.pin,
             self.defences,
-            self.sought,
+            self.seek_epoch,
             lag or self.lag,
-            self.stalled_at(checkpoint),
+            self.stall_count_at(checkpoint),
         )
 
-    def stalled_at(self, checkpoint: Position | None) -> int:
-        """The value of `stalled` after the lease gets this `checkpoint`: 0 after progress, which ends a stall."""
+    def stall_count_at(self, checkpoint: Position | None) -> int:
+        """The value of `stall_count` after the lease gets this `checkpoint`: 0 after progress, which ends a stall."""
         known = self.checkpoint
         unmoved = known is not None and checkpoint is not None and known.sequence_number == checkpoint.sequence_number
-        return self.stalled if unmoved else 0
+        return self.stall_count if unmoved else 0
 
 
 class MemberState(str, Enum):

@@ -111,7 +111,7 @@ class Seek(Order):
 
     The epoch rises, so that late checkpoints of the last owner are rejected. With `force`, the owner keeps the lease
     and plans its next batch from `position` in the new epoch; a batch that it began earlier still runs to its end, even
-    after a restart (`sought`). If the partition has no owner, no batch continues, because the tenure ends."""
+    after a restart (`seek_epoch`). If the partition has no owner, no batch continues, because the tenure ends."""
 
     position: Position
     force: bool = False
@@ -124,5 +124,5 @@ class Seek(Order):
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         epoch = lease.epoch + 1
         since = lease.owned_since_ms if lease.owner is not None else 0
-        released = replace(lease, handover=None, stalled=0)
-        return replace(released, checkpoint=self.position, epoch=epoch, sought=epoch, owned_since_ms=since)
+        released = replace(lease, handover=None, stall_count=0)
+        return replace(released, checkpoint=self.position, epoch=epoch, seek_epoch=epoch, owned_since_ms=since)

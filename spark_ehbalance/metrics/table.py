@@ -39,7 +39,7 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
     """The samples of partitions at `now_ms`, milliseconds since 1970."""
     for lease in leases:
         labels = str(snapshot.group), lease.owner or "", lease.partition
-        yield sample(metrics.STALLED, lease.stalled, *labels)
+        yield sample(metrics.STALLED, lease.stall_count, *labels)
         if (lag := lease.current_lag) is not None:
             yield sample(metrics.LAG_EVENTS, lag.events, *labels)
             if (seconds := lag.seconds(now_ms)) is not None:

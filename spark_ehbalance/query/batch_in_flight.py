@@ -47,6 +47,6 @@ class BatchInFlight:
             "another member took a partition that a seek had moved, before the batch was written: events before the "
             f"new position are not read again partition={range_.partition} from={range_.start} to={range_.end - 1}"
             for range_ in lost
-            if range_.epoch < leases[range_.partition].sought
+            if range_.epoch < leases[range_.partition].seek_epoch
         ]
         return [range_.partition for range_ in lost], warnings

@@ -282,7 +282,7 @@ class QueryEngine:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
         owned, ranges = inputs.owned, plan.ranges
         # The lease table contains the stalled ones.
-        sound = [partition for partition, holding in owned.items() if not holding.stalled]
+        sound = [partition for partition, holding in owned.items() if not holding.stall_count]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
         if planning.request.measures:
@@ -308,7 +308,7 @@ class QueryEngine:
         progress = {**query.resets, **query.progress}
         for partition, lease in self.member.leases.items():
             is_free = lease.owner is None and may_take and (lease.pin is None or lease.pin.to == me)
-            if lease.stalled or not (is_free or lease.owner == me):
+            if lease.stall_count or not (is_free or lease.owner == me):
                 continue
             position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
             fixed, state = self.fixed_ends.get(partition), inputs.states.get(partition)

@@ -116,7 +116,7 @@ def plan_replay(
 
 def sought_since(logged: OffsetRange, holding: OwnedLease) -> bool:
     """Whether the partition was sought after its range was logged, so that reading continues elsewhere."""
-    return logged.epoch < holding.sought
+    return logged.epoch < holding.seek_epoch
 
 
 def _owned_without_break(logged: OffsetRange, holding: OwnedLease) -> bool:

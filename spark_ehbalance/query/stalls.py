@@ -19,12 +19,12 @@ _MAX_DOUBLINGS = 10
 
 
 class Probe(NamedTuple):
-    """The probe of a partition that has stalled `stalled` times at sequence number `position`. The probe is due at
+    """The probe of a partition that has stalled `stall_count` times at sequence number `position`. The probe is due at
     monotonic time `due`. `end` is the sequence number after the last event that it received; None if it has received no
     event yet."""
 
     position: int
-    stalled: int
+    stall_count: int
     due: float
     end: int | None = None
 
@@ -34,9 +34,9 @@ class Probe(NamedTuple):
         return self.position if self.end is None else self.end
 
 
-def backoff(stalled: int) -> float:
-    """Seconds that a member waits before it probes a partition that has `stalled` this many consecutive times."""
-    return 0.0 if stalled < 2 else min(_MAX_BACKOFF, _BACKOFF * 2.0 ** min(stalled - 2, _MAX_DOUBLINGS))
+def backoff(stall_count: int) -> float:
+    """Seconds that a member waits before it probes a partition that has stalled `stall_count` consecutive times."""
+    return 0.0 if stall_count < 2 else min(_MAX_BACKOFF, _BACKOFF * 2.0 ** min(stall_count - 2, _MAX_DOUBLINGS))
 
 
 def update_probes(
@@ -55,11 +55,11 @@ def update_probes(
     followed = {partition: probe for partition, probe in probes.items() if partition not in owned}
     for partition, holding in owned.items():
         checkpoint, known = holding.checkpoint.next, probes.get(partition)
-        if not holding.stalled or (partition in positions and positions[partition].next != checkpoint):
+        if not holding.stall_count or (partition in positions and positions[partition].next != checkpoint):
             continue
-        if known is None or (known.position, known.stalled) != (checkpoint, holding.stalled):
-            due = now if at_once else now + backoff(holding.stalled)
-            known = Probe(checkpoint, holding.stalled, due)
+        if known is None or (known.position, known.stall_count) != (checkpoint, holding.stall_count):
+            due = now if at_once else now + backoff(holding.stall_count)
+            known = Probe(checkpoint, holding.stall_count, due)
         followed[partition] = known
     return followed
 
@@ -84,11 +84,11 @@ def pending_probes(probes: Mapping[str, Probe], owned: Mapping[str, OwnedLease])
 
 def warnings(before: Mapping[str, Probe], after: Mapping[str, Probe]) -> Iterator[str]:
     """A warning for each stall that is new in `after`."""
-    for partition, (position, stalled, *_) in after.items():
-        if partition not in before or before[partition][:2] != (position, stalled):
+    for partition, (position, stall_count, *_) in after.items():
+        if partition not in before or before[partition][:2] != (position, stall_count):
             yield (
                 f"Partition {partition} has stalled at sequence number {position}: the event hub has events there but "
                 "delivered none within receiverTimeout. The query skips this partition, continues to read the others, "
                 "and resumes this one as soon as a probe receives an event. If the stall persists, see "
-                f'"A partition stalls" in docs/operations.md. consecutiveStalls={stalled}'
+                f'"A partition stalls" in docs/operations.md. consecutiveStalls={stall_count}'
             )

@@ -125,9 +125,9 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
     ),
     "a partition that delivers nothing": (
         view(
-            lease("0", "ann", 600, stalled=2),
+            lease("0", "ann", 600, stall_count=2),
             lease("1", "bob"),
-            lease("2", "bob", 600, stalled=1),
+            lease("2", "bob", 600, stall_count=1),
             history=[claim(s, None, "ann", at=99) for s in (200, 120, 40)],
         ),
         "stalled",

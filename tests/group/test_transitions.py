@@ -265,9 +265,9 @@ TAKEN = {**TAKEN_AGAIN, "owned_since_ms": AT}
 BOBS = {**TAKEN, "owner": "bob"}
 ALIVE = {"renewal": 8, "renewed_at_ms": AT}
 NOT_OWNED = {"owner": None, "handover": None, "renewed_at_ms": AT}
-STALLED = {"owner": None, "epoch": 4, "renewed_at_ms": AT, "owned_since_ms": 0, "stalled": 1, "handover": None}
-STALLED_AND_TAKEN = {**BOBS, "epoch": 5, "stalled": 1}
-SOUGHT = {"epoch": 4, "sought": 4, "checkpoint": Position(2)}
+STALLED = {"owner": None, "epoch": 4, "renewed_at_ms": AT, "owned_since_ms": 0, "stall_count": 1, "handover": None}
+STALLED_AND_TAKEN = {**BOBS, "epoch": 5, "stall_count": 1}
+SOUGHT = {"epoch": 4, "seek_epoch": 4, "checkpoint": Position(2)}
 PINNED_TO_BOB = {"pin": replace(PINNED, to="bob")}
 MOVED_TO_BOB = {"pin": replace(TRANSFERRED, to="bob")}
 ORDERED = {"handover": Handover("bob", 9_000, AT)}
@@ -278,9 +278,9 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "stall: handover pending": (group(owned_since_ms=7, handover=TO_BOB), [stall(since_ms=7)], STALLED),
     "stall: released meanwhile": (group(), [release(), stall()], STALLED),
     "stall: sought meanwhile": (
-        group(owned_since_ms=7, stalled=5),
+        group(owned_since_ms=7, stall_count=5),
         [seek(2, force=True), stall(since_ms=7)],
-        {**STALLED, "epoch": 5, "sought": 4, "checkpoint": Position(2)},
+        {**STALLED, "epoch": 5, "seek_epoch": 4, "checkpoint": Position(2)},
     ),
     "stall: given back before is no claim without a break": (
         group(owned_since_ms=7),
@@ -290,23 +290,23 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "stall: a renewal and a checkpoint that does not move are no progress": (
         STALLED_ONCE,
         [claim(epoch=4), renew(BOB, 5), checkpoint(10, BOB, 5), stall("bob", 5)],
-        {**STALLED, "epoch": 6, "renewal": 10, "checkpoint": Position(10, "10"), "stalled": 2},
+        {**STALLED, "epoch": 6, "renewal": 10, "checkpoint": Position(10, "10"), "stall_count": 2},
     ),
     "stall: progress": (
         STALLED_ONCE,
         [claim(epoch=4), checkpoint(11, BOB, 5)],
-        {**STALLED_AND_TAKEN, "renewal": 9, "checkpoint": ELEVEN, "stalled": 0},
+        {**STALLED_AND_TAKEN, "renewal": 9, "checkpoint": ELEVEN, "stall_count": 0},
     ),
     "stall: progress that is reported late": (
-        group(owner=None, stalled=1),
+        group(owner=None, stall_count=1),
         [checkpoint(11)],
-        {"checkpoint": ELEVEN, "stalled": 0},
+        {"checkpoint": ELEVEN, "stall_count": 0},
     ),
-    "stall: a seek": (group(owner=None, stalled=1), [seek(2)], {**SOUGHT, "stalled": 0}),
+    "stall: a seek": (group(owner=None, stall_count=1), [seek(2)], {**SOUGHT, "stall_count": 0}),
     "reset": (
-        group(stalled=1),
+        group(stall_count=1),
         [about_lease(Reset, ANN, 3, position=Position(4))],
-        {**ALIVE, "checkpoint": Position(4), "stalled": 0},
+        {**ALIVE, "checkpoint": Position(4), "stall_count": 0},
     ),
     "claim: free": (FREE, [claim(starting_position=FIRST)], BOBS),
     "claim: own, from an earlier process": (group(), [claim(ANN)], TAKEN_AGAIN),
@@ -396,7 +396,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         {**SOUGHT, "handover": None},
     ),
     "seek: what was begun before counts no longer": (
-        group(owner=None, owned_since_ms=7, sought=3),
+        group(owner=None, owned_since_ms=7, seek_epoch=3),
         [seek(2), claim(ANN, epoch=4, owned_since_ms=7)],
         {**TAKEN, **SOUGHT, "owner": "ann", "epoch": 5},
     ),

@@ -167,7 +167,7 @@ class SeveralMembers(RuleBasedStateMachine):
             return
         assert now.owner in (None, seen.owner)
         stalled = self.truth.leases[partition]
-        assert (stalled.owner, stalled.stalled) == (None, now.stalled + 1)
+        assert (stalled.owner, stalled.stall_count) == (None, now.stall_count + 1)
         assert not stalled.still_owned(seen.epoch, seen.owned_since_ms)
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES, timeout_ms=st.sampled_from([1_000, 20_000]))
@@ -295,8 +295,8 @@ class SeveralMembers(RuleBasedStateMachine):
             assert transition.by.id == before.owner, "only the owner shows signs of life, and gives up"
         if after.owner not in (None, before.owner):
             assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
-        stalls = after.stalled > before.stalled
-        assert after.stalled == 0 or after.checkpoint == before.checkpoint, "progress ends a stall"
+        stalls = after.stall_count > before.stall_count
+        assert after.stall_count == 0 or after.checkpoint == before.checkpoint, "progress ends a stall"
         if after.epoch > before.epoch:
             assert (after.owner is None) is stalls
             assert after.handover is None, "a handover ends with the requested owner"

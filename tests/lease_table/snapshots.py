@@ -51,9 +51,9 @@ _of_any_lease: Mapping[str, st.SearchStrategy[Any]] = {
     "load": st.none() | st.builds(Load, _rates, _rates),
     "pin": st.none() | st.builds(Pin, _texts, _texts, _texts, st.booleans()),
     "defences": st.integers(0, 2**63 - 1),
-    "sought": st.integers(0, 3),
+    "seek_epoch": st.integers(0, 3),
     "lag": st.none() | _lags,
-    "stalled": st.integers(0, 2**63 - 1),
+    "stall_count": st.integers(0, 2**63 - 1),
 }
 _unclaimed = st.builds(Lease, checkpoint=st.none() | _positions, **_of_any_lease)
 #: A partition that was ever claimed has a position.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +16,11 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreReplacedError
 from spark_ehbalance.group.changes import Checkpoint, Drain, Heartbeat, RequestHandover
+from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.delta.table_format import SCHEMA, from_table
+from spark_ehbalance.lease_table.delta.table_format import SCHEMA, from_table, to_table
 from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, BOB, GROUP, committed
 from tests.raising import raises
@@ -29,6 +32,19 @@ def snapshot(rows: pa.Table, version: int) -> Snapshot:
 
 def rows_by_spark(spark: Any, uri: str) -> pa.Table:
     return spark.read.format("delta").load(uri).toArrow()
+
+
+def test_lease_details_have_the_stored_names() -> None:
+    lease = Lease("0", epoch=4, renewal=2, owned_since_ms=7, defences=1, seek_epoch=4, stall_count=2)
+    rows = to_table(replace(Snapshot(GROUP), leases={"0": lease}))
+    assert json.loads(rows["details"][0].as_py()) == {
+        "renewal": 2,
+        "owned_since_ms": 7,
+        "defences": 1,
+        "sought": 4,
+        "stalled": 2,
+    }
+    assert snapshot(rows, 0).leases == {"0": lease}
 
 
 def test_delta_rs_reads_rows_during_commits_and_clean_ups(uri: str, mine: DeltaStore) -> None:

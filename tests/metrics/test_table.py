@@ -19,7 +19,7 @@ SNAPSHOT = Snapshot(
         "0": Lease("0", "a", 1, 1, NOW - 7000, checkpoint=Position.before(10), lag=Lag(10, 25, NOW - 4000, NOW - 500)),
         "1": Lease("1", "a", 1, 1, NOW - 9000, checkpoint=Position.before(12), lag=Lag(10, 25, NOW - 4000, NOW - 500)),
         "2": Lease("2", None, 3, 1, NOW - 99_000, checkpoint=Position.before(5), lag=Lag(5, 5, None, NOW - 500)),
-        "3": Lease("3", "b\x1b", stalled=3),
+        "3": Lease("3", "b\x1b", stall_count=3),
     },
     members={
         "a": Member("a", "run-a", 1, renewed_at_ms=NOW - 7000, load=MemberLoad(1.0, 2.0, 3.5)),

@@ -17,9 +17,9 @@ from spark_ehbalance.query.tasks import EVENTS_PER_TASK
 from tests.raising import raises
 
 
-def owned_lease(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> OwnedLease:
+def owned_lease(next: int = 0, epoch: int = 1, since_ms: int = 0, seek_epoch: int = 0) -> OwnedLease:
     """An owned lease whose next sequence number is `next`."""
-    return OwnedLease(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
+    return OwnedLease(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, seek_epoch=seek_epoch)
 
 
 def events(begin: int, end: int) -> PartitionState:

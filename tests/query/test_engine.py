@@ -241,7 +241,7 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     one.others(Stall(by=ANN, at_ms=0, partition="1", epoch=1))
     one.turn(balance=True)
     one.turn(balance=True)
-    assert one.ann.owned["1"].stalled
+    assert one.ann.owned["1"].stall_count
     outputs = one.request_batch(planned.end)
     (probe,) = [output for output in outputs if isinstance(output, protocol.Probe)]
     (found,) = [output for output in outputs if isinstance(output, protocol.FindEvents)]

@@ -321,7 +321,7 @@ def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early
     read, take = (partition.silent_after, partition.claim) if silent else (partition.read, partition.take)
     with raises(FencedError, "EHB_FENCED", owner="me"):
         read(since_ms=9, then=lambda: take("me"))
-    assert partition.lease.stalled == 0
+    assert partition.lease.stall_count == 0
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
@@ -384,20 +384,20 @@ def test_a_silent_partition_releases_its_lease_and_ends_the_range(
     assert got == list(range(len(got)))
     assert 0 < len(got) < EVENTS
     released = partition.lease
-    assert (released.owner, released.epoch, released.stalled) == (None, 6, 1)
+    assert (released.owner, released.epoch, released.stall_count) == (None, 6, 1)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     for text in ("partition 0: stalled", f"at sequence number {len(got)} of ", "docs/operations.md"):
         assert text in warning
     (recorded,) = partition.table.history()
     assert (recorded.event, recorded.owner_before, recorded.owner, recorded.by) == ("Stall", "me", None, "me")
     assert partition.read(ends=RangeEnd.LEASE_LOST, receiverTimeout="1 s") == [], "another attempt"
-    assert partition.lease.stalled == 1, "it counts once"
+    assert partition.lease.stall_count == 1, "it counts once"
 
 
 def test_a_lease_that_was_released_meanwhile_stalls_too(partition: LeasedPartition) -> None:
     """Its batch's checkpoint would be accepted."""
     partition.silent_after(partition.release)
-    assert (partition.lease.owner, partition.lease.epoch, partition.lease.stalled) == (None, 6, 1)
+    assert (partition.lease.owner, partition.lease.epoch, partition.lease.stall_count) == (None, 6, 1)
 
 
 def test_a_silent_partition_fails_the_batch_if_the_table_cannot_be_written(partition: LeasedPartition) -> None:
@@ -412,7 +412,7 @@ def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(partition: 
 
     with silent("no connection"):
         partition.read(then=away, receiverTimeout="1 s")
-    assert (partition.lease.owner, partition.lease.stalled) == ("me", 0)
+    assert (partition.lease.owner, partition.lease.stall_count) == ("me", 0)
 
 
 def test_a_store_without_epochs_records_no_stall(emulator: Emulator) -> None:

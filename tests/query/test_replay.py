@@ -44,11 +44,11 @@ def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, OwnedL
 
 @pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
 def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(next: int) -> None:
-    holdings = {"0": owned_lease(next, epoch=4, since_ms=7, sought=3)}
+    holdings = {"0": owned_lease(next, epoch=4, since_ms=7, seek_epoch=3)}
     logged = {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings) == {"0": OffsetRange("0", 4, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings, finished=True) == {}, "the table knows that"
-    assert plan_replay(logged, {"0": owned_lease(next, epoch=4, since_ms=8, sought=3)}) == {}, (
+    assert plan_replay(logged, {"0": owned_lease(next, epoch=4, since_ms=8, seek_epoch=3)}) == {}, (
         "another member has had it"
     )
     later = {"0": OffsetRange("0", 3, 5, 10, since_ms=7)}
@@ -56,7 +56,7 @@ def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(ne
 
 
 def test_what_earlier_processes_have_left_decides_whether_a_batch_is_run_again() -> None:
-    holdings = {"0": owned_lease(9, epoch=4, since_ms=7, sought=3)}
+    holdings = {"0": owned_lease(9, epoch=4, since_ms=7, seek_epoch=3)}
     logged = StreamOffset("a", {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}, batch=3)
     assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
     assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"

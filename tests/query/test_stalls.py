@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 
 def stalled(times: int, at: int = 7, epoch: int = 3) -> OwnedLease:
-    return OwnedLease(epoch, Position.before(at), renewed=0.0, lasts=30.0, stalled=times)
+    return OwnedLease(epoch, Position.before(at), renewed=0.0, lasts=30.0, stall_count=times)
 
 
 def at(next: int) -> dict[str, Position]:
@@ -94,17 +94,17 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
                 query.step()
             return Counter(event for query in queries for event in query.seen)
 
-        wait_until(lambda: read_events() and group.leases()["0"].stalled == 1, "it has stalled")
+        wait_until(lambda: read_events() and group.leases()["0"].stall_count == 1, "it has stalled")
         group.append(20, PARTITIONS, first=1)
         wait_until(
             lambda: read_events().total() >= 120 and group.leases()["0"].owner, "the others are read; it is owned again"
         )
         assert not [event for event in read_events() if event[0] == "0"]
-        assert group.leases()["0"].stalled == 1, "it is not planned"
+        assert group.leases()["0"].stall_count == 1, "it is not planned"
 
         emulator.resume(HUB, 0)
         wait_until(
-            lambda: read_events() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over"
+            lambda: read_events() == group.everything() and group.leases()["0"].stall_count == 0, "its stall is over"
         )
 
 

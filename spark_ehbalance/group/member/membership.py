@@ -48,8 +48,8 @@ class OwnedLease:
     lasts: float
     handover_pending: bool = False
     since_ms: int = 0
-    sought: int = 0
-    stalled: int = 0
+    seek_epoch: int = 0
+    stall_count: int = 0
 
     @property
     def ends(self) -> float:
@@ -422,11 +422,11 @@ class Membership:
             if renewed is None and before is not None and not same_epoch:
                 _LOG.info(
                     "Continuing after a %s. partition=%s next=%d epoch=%d",
-                    "seek" if lease.sought == lease.epoch else "foreign change of the lease",
+                    "seek" if lease.seek_epoch == lease.epoch else "foreign change of the lease",
                     lease.partition, lease.checkpoint.next, lease.epoch,
                 )  # fmt: skip
             pending = lease.handover is not None
-            counted = lease.owned_since_ms, lease.sought, lease.stalled
+            counted = lease.owned_since_ms, lease.seek_epoch, lease.stall_count
             holdings[lease.partition] = OwnedLease(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, *counted)
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none

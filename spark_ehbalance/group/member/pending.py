@@ -196,7 +196,7 @@ def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
     for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
         lease = snapshot.leases[partition]
         earlier = _earlier(member, partition)
-        sought = earlier.epoch < lease.sought and 0 < earlier.since_ms == lease.owned_since_ms
+        sought = earlier.epoch < lease.seek_epoch and 0 < earlier.since_ms == lease.owned_since_ms
         reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
         if lease.owner == owner or (lease.owner is None and reading):
             resumable.append((not reading, lease))

@@ -54,7 +54,8 @@ SCHEMA = pa.schema(
 _Row = tuple[str, str | None, str | None, int | None, int | None, int | None, str | None, dict[str, Any]]
 
 _LEASE_PARTS: Mapping[str, Any] = {"handover": Handover, "load": Load, "pin": Pin, "lag": Lag}
-_LEASE_COUNTS = ("defences", "sought", "stalled")
+#: Names of counts in `details`, and the fields of `Lease`.
+_LEASE_COUNTS = {"defences": "defences", "sought": "seek_epoch", "stalled": "stall_count"}
 
 #: Fields without a column of their own.
 _MEMBER_DETAILS = [f.name for f in fields(Member) if f.name not in ("id", "host", "renewed_at_ms", "load")]
@@ -185,8 +186,8 @@ def _lease_row(lease: Lease) -> _Row:
     for name in _LEASE_PARTS:
         if (part := getattr(lease, name)) is not None:
             details[name] = _values(part)
-    for name in _LEASE_COUNTS:
-        if count := getattr(lease, name):
+    for name, field in _LEASE_COUNTS.items():
+        if count := getattr(lease, field):
             details[name] = count
     number = None if checkpoint is None else checkpoint.sequence_number
     return "partition", lease.partition, lease.owner, lease.epoch, number, 1000 * lease.renewed_at_ms, None, details
@@ -198,12 +199,14 @@ def _lease(row: Any) -> Lease:
     for name, part in _LEASE_PARTS.items():
         if name in details:
             details[name] = part(**details[name])
+    counts = {field: details.pop(name, 0) for name, field in _LEASE_COUNTS.items()}
     return Lease(
         partition=partition,
         owner=owner,
         epoch=epoch,
         renewed_at_ms=renewed_at // 1000,
         checkpoint=None if number is None else Position(number, offset),
+        **counts,
         **details,
     )
 

@@ -78,8 +78,8 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
-    sought = Lease("4", epoch=4, owned_since_ms=5, checkpoint=Position(70), sought=4)
-    sought_before, taken_since = replace(sought, partition="5", sought=3), replace(sought, partition="6")
+    sought = Lease("4", epoch=4, owned_since_ms=5, checkpoint=Position(70), seek_epoch=4)
+    sought_before, taken_since = replace(sought, partition="5", seek_epoch=3), replace(sought, partition="6")
     ann = member(
         query=QueryState({"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}),
         resume=dict.fromkeys("12345", ResumePoint(9, since_ms=5, epoch=3)) | {"6": ResumePoint(9, since_ms=4, epoch=3)},
