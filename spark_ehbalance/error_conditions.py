@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,11 @@ class Condition:
     error: str
     sentence: str
     remedy: str = ""
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names of the parameters in the sentence."""
+        return frozenset(name for _, name, _, _ in Formatter().parse(self.sentence) if name)
 
 
 _CREATE_FROM_POSITIONS = (

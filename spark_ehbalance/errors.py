@@ -12,9 +12,15 @@ from spark_ehbalance.text import plain
 
 class EhBalanceError(Exception):
     """The base class of all errors of `ehbalance`. `condition` is the error's name, and `parameters` are the values in
-    its text. The text is a single line that is safe to print."""
+    its text. The text is a single line that is safe to print.
+
+    Raises `KeyError` for an unknown condition, and `TypeError` if `parameters` are not the condition's."""
 
     def __init__(self, condition: str, **parameters: object) -> None:
+        if condition not in CONDITIONS:
+            raise KeyError(f"unknown error condition {condition!r}")
+        if parameters.keys() != (expected := CONDITIONS[condition].parameters):
+            raise TypeError(f"{condition} has the parameters {sorted(expected)}, not {sorted(parameters)}")
         super().__init__(condition, parameters)
         self.condition = condition
         self.parameters = parameters
@@ -23,8 +29,6 @@ class EhBalanceError(Exception):
         return partial(type(self), self.condition, **self.parameters), ()
 
     def __str__(self) -> str:
-        if self.condition not in CONDITIONS:  # a plain text, not a condition
-            return plain(self.condition)
         has_remedy = CONDITIONS[self.condition].remedy
         remedy = f" Remedy: docs/errors.md#{self.condition.lower()}" if has_remedy else ""
         return f"[{self.condition}] {self.reason}.{remedy}"
@@ -33,9 +37,8 @@ class EhBalanceError(Exception):
     def reason(self) -> str:
         """The error's sentence without its full stop, for use as a parameter of another error or as a field of a log
         line."""
-        condition = CONDITIONS.get(self.condition)
-        text = condition.sentence.format(**self.parameters) if condition else self.condition
-        return plain(text).removesuffix(".")  # escaped, because a parameter may contain names that others chose
+        sentence = CONDITIONS[self.condition].sentence.format(**self.parameters)
+        return plain(sentence).removesuffix(".")  # escaped, because a parameter may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):

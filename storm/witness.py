@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.exactly_once.marks import SequenceRange
@@ -283,7 +282,7 @@ class Witness:
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
             raise Violation("errors", f"{process.author.incarnation} was fenced without a later process: {error}")
         if isinstance(error, DataLossError):
-            if error.condition in CONDITIONS and error.condition != "EHB_EVENTS_LOST":
+            if error.condition != "EHB_EVENTS_LOST":
                 if not self._world.remedy(process, error.condition):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
                 return

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from string import Formatter
 
 import pytest
 
 import spark_ehbalance
 from spark_ehbalance import errors
 from spark_ehbalance.error_conditions import CONDITIONS
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, EhBalanceError
 
 _ROOT = Path(spark_ehbalance.__file__).parent
 
@@ -28,16 +29,12 @@ def _calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(_ROOT)}:{node.lineno}", node
 
 
-def _fields(sentence: str) -> set[str]:
-    return {field for _, field, _, _ in Formatter().parse(sentence) if field}
-
-
 def test_each_error_has_the_parameters_of_its_sentence() -> None:
     for place, call in _calls():
         condition = CONDITIONS[ast.literal_eval(call.args[0])]
         given = {keyword.arg for keyword in call.keywords}
         if condition.error in ast.unparse(call.func) and None not in given:
-            assert given == _fields(condition.sentence), place
+            assert given == condition.parameters, place
 
 
 def test_each_condition_is_raised_and_documented() -> None:
@@ -47,6 +44,37 @@ def test_each_condition_is_raised_and_documented() -> None:
         assert hasattr(errors, condition.error)
         assert f"### {name}\n" in page
     assert raised <= set(CONDITIONS)
+
+
+@pytest.mark.parametrize("condition", ["", "The order was rejected.", "ehb_order_rejected", "EHB_"])
+def test_unknown_condition_is_rejected_at_construction(condition: str) -> None:
+    with pytest.raises(KeyError, match=f"unknown error condition {condition!r}"):
+        EhBalanceError(condition, reason="it is late")
+
+
+@pytest.mark.parametrize("parameters", [{}, {"reasons": "it is late"}, {"reason": "it is late", "order": "seek"}])
+def test_wrong_parameters_are_rejected_at_construction(parameters: dict[str, str]) -> None:
+    with pytest.raises(TypeError, match=r"EHB_ORDER_REJECTED has the parameters \['reason'\], not "):
+        EhBalanceError("EHB_ORDER_REJECTED", **parameters)
+
+
+def test_errors_of_another_process_keep_class_and_parameters() -> None:
+    """`ProcessPoolExecutor` pickles them, as Spark does."""
+    sent = {
+        name: getattr(errors, condition.error)(name, **dict.fromkeys(condition.parameters, 1))
+        for name, condition in CONDITIONS.items()
+    }
+    with ProcessPoolExecutor(1, get_context("spawn")) as processes:
+        tasks = {name: processes.submit(_raise, error) for name, error in sent.items()}
+        received = {name: task.exception(60) for name, task in tasks.items()}
+    for name, error in received.items():
+        assert isinstance(error, EhBalanceError)
+        assert (type(error), error.condition, error.parameters) == (type(sent[name]), name, sent[name].parameters)
+        assert str(error) == str(sent[name])
+
+
+def _raise(error: EhBalanceError) -> None:
+    raise error
 
 
 @pytest.mark.parametrize("remote", [False, True])

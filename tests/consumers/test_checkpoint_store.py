@@ -189,7 +189,7 @@ def test_checkpoint_survives_a_failed_release(consumers: Consumers, monkeypatch:
             return read()
         reading.set()
         assert fails.wait(60)
-        raise StoreUnavailableError("the storage is away")
+        raise StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location="leases")
 
     monkeypatch.setattr(store._store, "read", fail_once)
     checkpoint = {**consumers.named, "partition_id": "0", "sequence_number": 9, "offset": "at 9"}

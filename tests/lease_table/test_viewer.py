@@ -16,6 +16,8 @@ from spark_ehbalance.metrics.definitions import STORE_AVAILABLE
 from spark_ehbalance.metrics.table import view_samples
 from tests.group.test_group_view import NOW, ago, claim, lease, member, view
 
+UNAVAILABLE = StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location="leases")
+
 
 @dataclass
 class FakeTable:
@@ -28,7 +30,7 @@ class FakeTable:
     def read(self) -> Snapshot:
         self.reads += 1
         if self.is_away:
-            raise StoreUnavailableError("it is away")
+            raise UNAVAILABLE
         return self.snapshot
 
     def follow_history(self, since_ms: int) -> list[OwnershipChange]:
@@ -77,8 +79,12 @@ def test_viewers_share_a_read_and_an_outage_keeps_the_last_view(
     table.is_away = True
     for clock[0] in (1, 2):
         found = viewer.latest()
-        assert (found.problem, found.findings[0].code, found.snapshot) == ("it is away", "table_away", table.snapshot)
-    assert caplog.messages == ["it is away"]
+        assert (found.problem, found.findings[0].code, found.snapshot) == (
+            str(UNAVAILABLE),
+            "table_away",
+            table.snapshot,
+        )
+    assert caplog.messages == [str(UNAVAILABLE)]
     assert [(sample.metric, sample.value) for sample in view_samples(found)] == [(STORE_AVAILABLE, 0)]
     table.is_away, clock[0] = False, 3
     assert viewer.latest().findings == []

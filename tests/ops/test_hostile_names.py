@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Handover, Lease, Member, Pin
@@ -82,8 +82,12 @@ def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
 
 
 def test_errors_and_logs_contain_escapes_only() -> None:
-    for kind in (EhBalanceError, OptionError):
-        assert str(kind(f"first {HOSTILE}\nsecond")) == plain(f"first {HOSTILE}\nsecond")
+    reason = f"first {HOSTILE}\nsecond"
+    error = EhBalanceError("EHB_ORDER_REJECTED", reason=reason)
+    assert (str(error), error.reason) == (
+        f"[EHB_ORDER_REJECTED] The order was rejected: {plain(reason)}.",
+        f"The order was rejected: {plain(reason)}",
+    )
     program = (
         "from spark_ehbalance.spark.logs import set_up_logging; set_up_logging(); "
         f"from spark_ehbalance.text import logger; logger('spark_ehbalance.x').warning('owner %s', {HOSTILE!r})"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.query.concurrent_reader import Reader, read_concurrently
+from tests.raising import raises
 
 Numbered = tuple[str, int]
 
@@ -41,14 +42,14 @@ def test_an_error_and_closing_end_all_readers(others: int, fails: bool) -> None:
         try:
             yield "event", index
             if fails and index == 0:
-                raise HubUnavailableError("partition 7 is away")
+                raise HubUnavailableError("EHB_HUB_UNREACHABLE", what="Partition 7", reason="timeout")
             ended.wait()
         finally:
             closed.append(index)
 
     reading = read_concurrently([partial(waiting, index) for index in range(1 + others)])
     if fails:
-        with pytest.raises(HubUnavailableError, match="partition 7 is away"):
+        with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", what="Partition 7"):
             list(reading)
     else:
         next(reading)

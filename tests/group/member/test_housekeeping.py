@@ -12,6 +12,10 @@ from spark_ehbalance.query.housekeeping import Housekeeping
 from tests.waiting import wait_until
 
 
+def unavailable(reason: str) -> StoreUnavailableError:
+    return StoreUnavailableError("EHB_LEASE_TABLE_UNAVAILABLE", what="The lease table", action="read", reason=reason)
+
+
 def test_jobs_run_in_order_in_the_background() -> None:
     house, go, done = Housekeeping(), threading.Event(), list[int]()
     house.do(go.wait)
@@ -31,7 +35,7 @@ def test_unavailable_store_is_tolerated_and_other_errors_are_raised() -> None:
     def fail(error: BaseException) -> None:
         raise error
 
-    house.do(lambda: fail(StoreUnavailableError("away")))
+    house.do(lambda: fail(unavailable("throttled")))
     house.do(lambda: done.append(1))
     wait_until(lambda: done, "the next job is done")
     house.check()
@@ -47,14 +51,14 @@ def test_problem_is_warned_of_once_while_it_lasts(caplog: pytest.LogCaptureFixtu
 
     def fail(why: str) -> None:
         if why:
-            raise StoreUnavailableError(why)
+            raise unavailable(why)
 
     for why in ("throttled", "throttled", "damaged", "", "damaged"):
         house.do(lambda why=why: fail(why))
     house.finish(20)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "throttled"),
-        ("INFO", "throttled"),
-        ("WARNING", "damaged"),
-        ("WARNING", "damaged"),
+        ("WARNING", str(unavailable("throttled"))),
+        ("INFO", str(unavailable("throttled"))),
+        ("WARNING", str(unavailable("damaged"))),
+        ("WARNING", str(unavailable("damaged"))),
     ]

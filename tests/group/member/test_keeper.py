@@ -45,7 +45,7 @@ class FakeHub:
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         if self.away:
-            raise HubUnavailableError("the event hub does not answer")
+            raise HubUnavailableError("EHB_HUB_UNREACHABLE", what="The event hub does not answer", reason="timeout")
         return dict.fromkeys(partitions, Position(-1))
 
 
@@ -62,7 +62,7 @@ class Watched(MemoryStore):
     def read(self) -> Snapshot:
         self.reads += 1
         if self.away:
-            raise StoreUnavailableError("the lease table is away")
+            raise StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location="leases")
         return super().read()
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:
@@ -148,7 +148,9 @@ def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, ca
     wait_until(lambda: caplog.text.count("the lease table is reachable again") == 2, "it is back")
     assert {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()} == owned
     warnings = [
-        record for record in caplog.records if record.levelno == logging.WARNING and "is away" in record.getMessage()
+        record
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "EHB_LEASE_TABLE_MISSING" in record.getMessage()
     ]
     assert len(warnings) == 2
 
