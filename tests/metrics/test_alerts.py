@@ -46,8 +46,8 @@ _LAGGING = {f"ehbalance_lag_seconds{{{_P}}}": _CLOCK}  # as in most faults
 
 #: Alert → the series that differ during its fault.
 FAULTS: Mapping[str, Mapping[str, str]] = {
-    "EhbalanceTableAway": _LAGGING | {f"ehbalance_store_available{{{_B}}}": f"0x{MINUTES}"},
-    "EhbalanceHubAway": _LAGGING | {f"ehbalance_hub_available{{{_A}}}": f"0x{MINUTES}"},
+    "EhbalanceTableUnreachable": _LAGGING | {f"ehbalance_store_available{{{_B}}}": f"0x{MINUTES}"},
+    "EhbalanceHubUnreachable": _LAGGING | {f"ehbalance_hub_available{{{_A}}}": f"0x{MINUTES}"},
     "EhbalancePartitionsUnowned": _LAGGING | {'ehbalance_unowned_partitions{group="g"}': f"3x{MINUTES}"},
     "EhbalanceLeaseNotRenewed": _LAGGING | {'ehbalance_oldest_renewal_timestamp_seconds{group="g"}': f"0x{MINUTES}"},
     "EhbalanceBatchHangs": _LAGGING | {f"ehbalance_batch_start_timestamp_seconds{{{_A}}}": f"0x{MINUTES}"},
