@@ -95,7 +95,7 @@ class Target:
     ) -> None:
         """Raises `TargetError` if `name` is not a Delta table."""
         #: The marks known from earlier batches, if any.
-        self.memory: TransactionCache | None = None
+        self.cache: TransactionCache | None = None
         self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
         self._session = df.sparkSession
         self._spark = df._jdf.sparkSession()
@@ -149,22 +149,20 @@ class Target:
         names = {partition: self._identifier(partition) for partition in partitions}
         hub = self._hub_identifier
         last = [self._event_identifier(partition) for partition in names]
-        memory = self._caught_up(metadata.id(), version) or TransactionCache(metadata.id(), version)
+        cache = self._caught_up(metadata.id(), version) or TransactionCache(metadata.id(), version)
         read_versions = {
             name: transaction.txnVersion(name)
             for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)
-            if name not in memory.identifiers
+            if name not in cache.identifiers
         }
-        self.memory = memory.with_identifiers(
-            {name: None if mark < 0 else mark for name, mark in read_versions.items()}
-        )
-        if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
+        self.cache = cache.with_identifiers({name: None if mark < 0 else mark for name, mark in read_versions.items()})
+        if self._created is not None and self.cache.identifiers[hub] not in (None, self._created):
             raise TargetError("EHB_TARGET_HUB_RECREATED", target=self._name, source=self._source)
-        marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
+        marks = {partition: self.cache.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
         # Raised last, because MERGE relies on the sequence numbers, which the checks above verify.
-        if metadata.configuration().contains(MERGED) or self.memory.identifiers[MERGED_IDENTIFIER] is not None:
+        if metadata.configuration().contains(MERGED) or self.cache.identifiers[MERGED_IDENTIFIER] is not None:
             raise MergedError
         return found
 
@@ -186,15 +184,15 @@ class Target:
 
     def commit(self, marks: Marks) -> FailedCommit | None:
         """Commit the files and `marks`. Returns the failure if the commit was rejected or its outcome is unknown."""
-        assert self.memory is not None, "begun"
+        assert self.cache is not None, "begun"
         names = {self._identifier(partition): mark for partition, mark in marks.items()}
-        if self._created is not None and self.memory.identifiers[self._hub_identifier] is None:
+        if self._created is not None and self.cache.identifiers[self._hub_identifier] is None:
             names[self._hub_identifier] = self._created
         if self._events is not None:
             last = {p: offset for p, offset in self._events.last.items() if p in marks}
             names |= {self._event_identifier(partition): identity(offset) for partition, offset in last.items()}
         known = {self._event_identifier(partition) for partition in marks}
-        names |= {name: _NO_EVENT for name in known - names.keys() if self.memory.identifiers.get(name) is not None}
+        names |= {name: _NO_EVENT for name in known - names.keys() if self.cache.identifiers.get(name) is not None}
         jvm = self._java
         now = jvm.some(jvm.long(time.time_ns() // 1_000_000))
         set_marks = jvm.seq([self._delta.set_transaction(name, mark, now) for name, mark in names.items()])
@@ -217,10 +215,10 @@ class Target:
                 if conflict is None:
                     raise
                 return FailedCommit(conflict, root_cause(error), error)
-        if version == self.memory.version + 1:  # otherwise the next transaction reads the log
-            self.memory = self.memory.after([Commit(version, names)])
+        if version == self.cache.version + 1:  # otherwise the next transaction reads the log
+            self.cache = self.cache.after([Commit(version, names)])
             if version == 0:  # the first commit sets the table's id
-                self.memory = replace(self.memory, table=str(self._transaction.metadata().id()))
+                self.cache = replace(self.cache, table=str(self._transaction.metadata().id()))
         return None
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -233,9 +231,9 @@ class Target:
 
     def _check_events(self, marks: Marks) -> None:
         """Raise `TargetError` if, directly before one of these marks, the hub has a different event than the target."""
-        assert self.memory is not None
+        assert self.cache is not None
         for partition, mark in marks.items():
-            kept = self.memory.identifiers.get(self._event_identifier(partition))
+            kept = self.cache.identifiers.get(self._event_identifier(partition))
             if kept in (None, _NO_EVENT) or self._events is None:
                 continue
             offset = self._events.offset_of(partition, mark - 1)
@@ -250,7 +248,7 @@ class Target:
     @property
     def knows_hub(self) -> bool:
         """Whether the table contains the hub's creation time. Call `begin` first."""
-        return self.memory is not None and self.memory.identifiers.get(self._hub_identifier) is not None
+        return self.cache is not None and self.cache.identifiers.get(self._hub_identifier) is not None
 
     def _find(self, df: DataFrame) -> tuple[Any, Any]:
         """The table's Delta log, and its entry in the catalog."""
@@ -277,16 +275,16 @@ class Target:
 
     def _caught_up(self, table: str, version: int) -> TransactionCache | None:
         """The cache as of `version`; None if it is unusable or too old."""
-        memory = self.memory
-        if memory is None or memory.table != table or not 0 <= version - memory.version <= _MAX_COMMITS:
+        cache = self.cache
+        if cache is None or cache.table != table or not 0 <= version - cache.version <= _MAX_COMMITS:
             return None
-        if version == memory.version:
-            return memory
-        files = self._log.getChangeLogFiles(memory.version + 1, version, self._catalog, False)
+        if version == cache.version:
+            return cache
+        files = self._log.getChangeLogFiles(cache.version + 1, version, self._catalog, False)
         store, configuration, commits = self._log.store(), self._log.newDeltaHadoopConf(), []
         while files.hasNext():
             file = files.next()
             commits.append(Commit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
-        if [commit.version for commit in commits] != list(range(memory.version + 1, version + 1)):
+        if [commit.version for commit in commits] != list(range(cache.version + 1, version + 1)):
             return None  # the log was cleaned up
-        return memory.after(commits)
+        return cache.after(commits)

@@ -24,7 +24,7 @@ OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "
 
 #: Known marks by target location and source. They are valid for a table id and version, so all queries in a process can
 #: share them. The key is not the target's name, because sessions resolve names differently.
-_memories: dict[tuple[str, str], TransactionCache] = {}
+_caches: dict[tuple[str, str], TransactionCache] = {}
 
 #: The number of the last written batch, by the query's run, the target's location and the source.
 _written: dict[tuple[str, str, str], int] = {}
@@ -90,7 +90,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     name = source or batch.hub
     table = Target(df, target, name, options, created=batch.created, events=batch if batch.last else None)
     key = (table.location, name)
-    table.memory = _memories.get(key)
+    table.cache = _caches.get(key)
     done = (batch.run, *key)
     if _written.get(done) == batch_id:
         raise TargetError("EHB_TARGET_BATCH_EXISTS", target=target, batch=batch_id)
@@ -99,13 +99,13 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     try:
         result = _run(df, batch, table)
     except MergedError:
-        if table.memory is not None:
-            _memories[key] = table.memory
+        if table.cache is not None:
+            _caches[key] = table.cache
         merge_once(select_rows(df, batch.read, batch.read), target, name, options)
         _written[done] = batch_id
         return
-    if table.memory is not None:
-        _memories[key] = table.memory
+    if table.cache is not None:
+        _caches[key] = table.cache
     if done in _written:  # otherwise the batch may be a replay
         _warn_of_written_events(batch_id, batch.read, result)
     _written[done] = batch_id

@@ -42,13 +42,13 @@ def test_cache_and_later_log_equal_the_whole_log(log: list[dict[str, int]], begi
         return {name: newest[name] for name in names}
 
     begin = min(begin, len(log))
-    memory = TransactionCache("table", begin - 1).with_identifiers(at(begin - 1))
+    cache = TransactionCache("table", begin - 1).with_identifiers(at(begin - 1))
     later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][begin:]
-    memory = memory.after(later)
-    assert memory.identifiers == at(len(log) - 1)
-    assert memory.version == len(log) - 1
+    cache = cache.after(later)
+    assert cache.identifiers == at(len(log) - 1)
+    assert cache.version == len(log) - 1
     with pytest.raises(ValueError, match="does not follow"):
-        memory.after([Commit(memory.version + 2, {})])
+        cache.after([Commit(cache.version + 2, {})])
 
 
 def test_a_log_file_is_parsed() -> None:

@@ -142,7 +142,7 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
         b = {"0": SequenceRange(start, start + 4)}
         writers = {name: Writer(spark, target, read) for name, read in (("a", a), ("b", b))}
         for writer in writers.values():
-            writer.target.memory = known
+            writer.target.cache = known
         for act in order:
             if writers[act.lower()].result is None:
                 writers[act.lower()].through(Begin if act.islower() else Commit)
@@ -150,7 +150,7 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
             writer.finish()
         expected += events_of(a)
         assert events_in(target) == expected, order
-        known = writers["a"].target.memory
+        known = writers["a"].target.cache
     assert run(spark, target, {"0": SequenceRange(0, 20), "1": SequenceRange(0, 2)}).written == {}
 
 
