@@ -59,7 +59,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
     with Display([query.name for query in watched]) as display, StopSignals(jvm).received() as signals:
         stops: list[threading.Thread] = []
         deadline = float("inf")
-        while any(query.query.isActive for query in watched) and time.monotonic() < deadline:
+        while any(query.handle.isActive for query in watched) and time.monotonic() < deadline:
             display.show([query.update() for query in watched])
             number = signals.wait(_INTERVAL)
             failed = next((query for query in watched if query.has_failed()), None)
@@ -80,7 +80,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
         # With Spark Connect, a message may have to wait until the batch frees its core.
-        _end_now([query.query for query in watched if query.query.isActive])
+        _end_now([query.handle for query in watched if query.handle.isActive])
         display.show([query.update() for query in watched], last=True)
         events = sum(query.statistics.events for query in watched)
         batches = sum(query.statistics.batches for query in watched)
@@ -91,7 +91,7 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
     for query in watched:
         # A stopped query whose `foreachBatch` function does not return is inactive but never terminates.
         if query.has_failed() or not stops:
-            query.query.awaitTermination()  # raises the query's error
+            query.handle.awaitTermination()  # raises the query's error
 
 
 def _is_alive(jvm: Any) -> bool:
@@ -106,7 +106,7 @@ class _Watched:
     """A query and its statistics."""
 
     def __init__(self, query: StreamingQuery) -> None:
-        self.query = query
+        self.handle = query
         self.name = query.name or str(query.id)[:8]
         self.statistics = RunStatistics(time.monotonic())
 
@@ -114,32 +114,32 @@ class _Watched:
         """Update the statistics from Spark and the planners."""
         now = time.monotonic()
         with contextlib.suppress(*SPARK_ERRORS):
-            newest: Any = self.query.lastProgress
+            newest: Any = self.handle.lastProgress
             if newest is None:
-                self.statistics.update(self.query.status["message"], [])
+                self.statistics.update(self.handle.status["message"], [])
                 return self.statistics
             before = self.statistics.newest_batch
             missed = before is not None and newest.batchId > before + 1
-            reports: list[Any] = list(self.query.recentProgress) if missed or before is None else [newest]
+            reports: list[Any] = list(self.handle.recentProgress) if missed or before is None else [newest]
             for report in reports:
                 self.statistics.add(json.loads(report.json), now)
-            self.statistics.update("", request_from_planners(self.query, newest, {"state": True}))
+            self.statistics.update("", request_from_planners(self.handle, newest, {"state": True}))
         return self.statistics
 
     def has_failed(self) -> bool:
         """Whether the query ended with an error."""
-        return not self.query.isActive and self.query.exception() is not None
+        return not self.handle.isActive and self.handle.exception() is not None
 
     def stop(self, timeout: float, display: Display) -> None:
         """Stop the query, and show the result."""
         with contextlib.suppress(*SPARK_ERRORS):
-            if hand_over(self.query, timeout):
+            if hand_over(self.handle, timeout):
                 display.show_message("the batch has ended, and all partitions are handed over", self.name)
-            elif self.query.isActive:
+            elif self.handle.isActive:
                 display.show_message(
                     f"the batch has not ended within {timeout:g} s: aborting it; it will be read again", self.name
                 )
-            self.query.stop()
+            self.handle.stop()
 
 
 def _end_now(queries: Sequence[StreamingQuery]) -> None:
