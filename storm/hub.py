@@ -27,7 +27,7 @@ class Partition:
 
 
 @dataclass(slots=True)
-class Hub:
+class StormHub:
     partitions: dict[str, Partition] = field(default_factory=dict)
     away_until: float = 0.0
     reference: HubReference = field(default_factory=lambda: HubReference("hub", "namespace", 1))

@@ -24,7 +24,7 @@ from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
-from storm.hub import Hub
+from storm.hub import StormHub
 from storm.plan import FAULTS_BEGIN, FAULTS_END, RECOVERY, STAGES, Fault, Plan, QueryPlan
 from storm.process import Process
 from storm.query import Query
@@ -53,7 +53,7 @@ class Result:
 class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.engine, self.hub = Engine(), Hub()
+        self.engine, self.hub = Engine(), StormHub()
         self.rng = random.Random(f"world {plan.seed}")
         self.hub.grow(plan.partitions, plan.rate)
         self.store = SimulatedStore(

@@ -42,8 +42,8 @@ _LOG = logger(__name__)
 _SHUTDOWN_TIMEOUT = 5.0
 
 
-class Hub(Protocol):
-    """The used part of the hub watcher."""
+class KeeperHub(Protocol):
+    """The part of `HubWatcher` that the keeper uses."""
 
     def partition_ids(self) -> tuple[str, ...]:
         """The hub's partitions, as last known."""
@@ -67,7 +67,7 @@ class Keeper:
         self,
         engine: QueryEngine,
         open_store: Callable[[], LeaseStore],
-        hub: Hub,
+        hub: KeeperHub,
         *,
         changed: threading.Event | None = None,
         find_lag: LagLookup | None = None,

@@ -10,8 +10,8 @@ from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.lag import Lag
 
 
-class Hub(Protocol):
-    """The used part of `HubWatcher`."""
+class LagHub(Protocol):
+    """The part of `HubWatcher` that the lag report uses."""
 
     def states(self) -> Mapping[str, PartitionState]: ...
 
@@ -19,7 +19,7 @@ class Hub(Protocol):
 class LagReport:
     """How far the batches of one query are behind the hub. For one thread."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: LagHub) -> None:
         self._hub = hub
         self._planned: Mapping[str, OffsetRange] = {}
         self._reported: tuple[object, object, dict[str, Any]] | None = None

@@ -51,8 +51,8 @@ _UNREAD_WAIT = 0.5
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
-class Hub(lag_report.Hub, Protocol):
-    """The used part of `HubWatcher`."""
+class PlannerHub(lag_report.LagHub, Protocol):
+    """The part of `HubWatcher` that the planner uses."""
 
     @property
     def name(self) -> str: ...
@@ -83,7 +83,7 @@ class Planner:
         self,
         engine: QueryEngine,
         keeper: Keeper,
-        hub: Hub,
+        hub: PlannerHub,
         owner_level: Callable[[int], int | None],
         control: PlannerControl | None = None,
     ) -> None:
@@ -115,7 +115,7 @@ class Planner:
         return self._engine.policy.query.owner
 
     @property
-    def parts(self) -> tuple[Keeper, Hub, QueryEngine]:
+    def parts(self) -> tuple[Keeper, PlannerHub, QueryEngine]:
         """The planner's parts, for read-only use by metrics."""
         return self._keeper, self._hub, self._engine
 

@@ -21,8 +21,8 @@ _LOG = logger(__name__)
 CLOCKS_DIFFER = timedelta(minutes=5)
 
 
-class Hub(Protocol):
-    """The used part of `HubWatcher`."""
+class StartHub(Protocol):
+    """The part of `HubWatcher` that the checks at a start use."""
 
     def partition_ids(self) -> tuple[str, ...]: ...
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]: ...
@@ -36,7 +36,9 @@ class JoinedTable(NamedTuple):
     latest_ends: Mapping[str, Position]
 
 
-def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: Hub) -> JoinedTable:
+def join_table(
+    store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: StartHub
+) -> JoinedTable:
     """The lease table in `store`, checked and, at a first start, created.
 
     `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
@@ -68,7 +70,7 @@ def check_consistency(options: Options, known: StreamOffset, table: Snapshot | N
         raise wrong
 
 
-def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
+def states_at_start(options: Options, hub: StartHub) -> Mapping[str, PartitionState]:
     """The states that `check_start` needs, and others that are known: requesting all of a large hub would take long."""
     numbers = [p for p in hub.partition_ids() if options.starting_position.first_sequence_number(p) is not None]
     return hub.request_states(numbers)

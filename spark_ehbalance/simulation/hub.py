@@ -32,7 +32,7 @@ class _Partition:
 
 
 @dataclass(slots=True)
-class Hub:
+class SimulatedHub:
     """Partitions with piecewise constant rates."""
 
     partitions: dict[str, _Partition] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Hub:
     _rates: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def create(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
+    def create(cls, settings: HubSettings, partitions: int, rng: random.Random) -> SimulatedHub:
         """A hub with `partitions` whose rates follow `settings`."""
         weights = [(rank + 1) ** -settings.skew for rank in range(partitions)]
         rng.shuffle(weights)

@@ -21,7 +21,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.simulation.engine import Engine
-from spark_ehbalance.simulation.hub import Hub
+from spark_ehbalance.simulation.hub import SimulatedHub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
 
@@ -38,7 +38,7 @@ class World:
 
     engine: Engine
     store: SimulatedStore
-    hub: Hub
+    hub: SimulatedHub
     query: QuerySettings
     #: Records a member's commit.
     record_commit: Callable[[str, Outcome], None]

@@ -15,7 +15,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.simulation.engine import Engine
-from spark_ehbalance.simulation.hub import Hub
+from spark_ehbalance.simulation.hub import SimulatedHub
 from spark_ehbalance.simulation.measures import Ledger, Result
 from spark_ehbalance.simulation.members import START_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
@@ -44,7 +44,7 @@ class Simulation:
         self._seed = seed
         self._rng = random.Random(seed)  # for events
         self._engine = Engine()
-        self.hub = hub = Hub.create(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
+        self.hub = hub = SimulatedHub.create(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
         names = [f"member-{number}" for number in range(scenario.members)]
         self.store = store = SimulatedStore(
             scenario.store, _initial_snapshot(scenario, names), random.Random(f"{seed} store")

@@ -44,7 +44,7 @@ from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.group.strategies.weights import demands
 from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.simulation.engine import Engine
-from spark_ehbalance.simulation.hub import Hub
+from spark_ehbalance.simulation.hub import SimulatedHub
 from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import START_MS, Node, World
 from spark_ehbalance.simulation.scenario import HubSettings, QuerySettings, StoreSettings
@@ -79,7 +79,7 @@ class Violation(AssertionError):
         self.partition = partition
 
 
-class EarliestHub(Hub):
+class EarliestHub(SimulatedHub):
     """Reading begins at the first event."""
 
     def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:

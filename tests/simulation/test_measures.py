@@ -22,7 +22,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.simulation.hub import Hub, LostEvents
+from spark_ehbalance.simulation.hub import LostEvents, SimulatedHub
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
 from spark_ehbalance.simulation.measures import Ledger, TwoOwners
 from spark_ehbalance.simulation.scenario import HubSettings
@@ -184,7 +184,7 @@ def test_the_ideal_group_moves_as_little_as_possible_after_each_change() -> None
 
 
 def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
-    hub = Hub.create(HubSettings(rate=10.0), 2, random.Random(0))
+    hub = SimulatedHub.create(HubSettings(rate=10.0), 2, random.Random(0))
     assert hub.end("0", 10.0) == 100
     hub.multiply(["0"], 3.0, 10.0)
     assert hub.end("0", 12.0) == 100 + 60
@@ -194,7 +194,7 @@ def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
 
 
 def test_events_read_again_count_as_duplicates_each_time() -> None:
-    hub = Hub.create(HubSettings(rate=10.0), 1, random.Random(0))
+    hub = SimulatedHub.create(HubSettings(rate=10.0), 1, random.Random(0))
     old, _ = hub.plan({"0": (1, 0)}, 1000, 10.0)
     assert old == {"0": (1, 0, 100)}
     new, _ = hub.plan({"0": (2, 0)}, 30, 15.0)
@@ -210,7 +210,7 @@ def test_events_read_again_count_as_duplicates_each_time() -> None:
 
 
 def test_a_gap_is_found() -> None:
-    hub = Hub.create(HubSettings(rate=10.0), 1, random.Random(0))
+    hub = SimulatedHub.create(HubSettings(rate=10.0), 1, random.Random(0))
     ranges, _ = hub.plan({"0": (1, 7)}, 1000, 10.0)
     with pytest.raises(LostEvents, match="partition 0: events 0 to 6 were skipped"):
         hub.deliver(ranges, lambda time: 1.0)
