@@ -183,7 +183,7 @@ def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
 
 
 @dataclass
-class Result:
+class ContentionResult:
     """The results. `latency` is in seconds, `lease_duration` that in force at the end."""
 
     settled_after: float
@@ -224,7 +224,7 @@ class Result:
         }
 
 
-def contend(members: int, partitions: int, seconds: float) -> Result:
+def contend(members: int, partitions: int, seconds: float) -> ContentionResult:
     """Let members contend for a table for `seconds` after the group has settled.
 
     Raises `TimeoutError` if the group does not settle, and `OSError` if there is no Azurite.
@@ -256,7 +256,7 @@ def contend(members: int, partitions: int, seconds: float) -> Result:
             ending.set()
             seen = [results.get(timeout=60) for _ in processes]
             duration = lease_duration(newest)
-            return Result(settled - began, passed, changed, duration, requests, seen)
+            return ContentionResult(settled - began, passed, changed, duration, requests, seen)
 
 
 def _wait_until_settled(store: DeltaStore, members: int, partitions: int) -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from storm.plan import STAGES, draw
 from storm.shrink import shrink
-from storm.world import Result, play
+from storm.world import RunResult, play
 
 #: Maximum lines of a violation's story.
 _STORY = 60
@@ -30,11 +30,11 @@ _STORY = 60
 FaultCounts = Counter[tuple[str, str]]
 
 
-def _play(seed: int) -> tuple[int, Result]:
+def _play(seed: int) -> tuple[int, RunResult]:
     return seed, play(draw(seed))
 
 
-def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, Result]]:
+def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, RunResult]]:
     """Run `seeds` with little read-ahead, so that the end of the iterator is noticed soon."""
     ahead = deque(pool.apply_async(_play, (seed,)) for seed in itertools.islice(seeds, 2 * (os.cpu_count() or 1)))
     while ahead:

@@ -6,13 +6,13 @@ import time
 from dataclasses import replace
 
 from storm.plan import Plan
-from storm.world import Result, play
+from storm.world import RunResult, play
 
 #: Seconds of one search.
 _PATIENCE = 60.0
 
 
-def shrink(plan: Plan, found: Result) -> tuple[Plan, Result]:
+def shrink(plan: Plan, found: RunResult) -> tuple[Plan, RunResult]:
     """The plan with the fewest faults and its result, by dropping ever smaller parts of the list."""
     size, until = len(plan.faults), time.monotonic() + _PATIENCE
     while size:

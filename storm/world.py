@@ -42,7 +42,7 @@ _STEADY = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """Numbers of faults by kind and stage, and the violation with its story."""
 
     fault_counts: Counter[tuple[str, str]]
@@ -74,7 +74,7 @@ class World:
         self._target, self._target_hub = Target(), self.hub.reference
         self.queries = [Query(query, self, _sink(query, self._target)) for query in plan.queries]
 
-    def run(self) -> Result:
+    def run(self) -> RunResult:
         violation: Violation | None = None
         for number, query in enumerate(self.queries):
             query.down_until = 0.0 if number % 2 else self.rng.uniform(0, 30)
@@ -96,13 +96,13 @@ class World:
             where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
             violation = Violation("crash", f"{type(error).__name__}: {error} in {where}")
         if violation is None:
-            return Result(self.fault_counts)
+            return RunResult(self.fault_counts)
         lines = [
             f"{at:9.3f}  {f'[{partition}] ' if partition else ''}{what}"
             for at, partition, what in self.story
             if not violation.partition or partition in ("", violation.partition)
         ]
-        return Result(self.fault_counts, violation, lines)
+        return RunResult(self.fault_counts, violation, lines)
 
     def note(self, what: str, partition: str = "") -> None:
         self.story.append((self.engine.now, partition, what))
@@ -538,5 +538,5 @@ def _sink(plan: QueryPlan, target: Target) -> Sink:
             return OnceSink(target=target)
 
 
-def play(plan: Plan) -> Result:
+def play(plan: Plan) -> RunResult:
     return World(plan).run()

@@ -77,14 +77,14 @@ Step = Begin | Write | Confirm | Commit
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class WriteResult:
     """The events that this transaction wrote, and the partitions lost while they were read."""
 
     written: SequenceRanges
     lost: frozenset[str] = frozenset()
 
 
-def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
+def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, WriteResult]:
     """The steps that write the `read` events exactly once. The caller carries out each step and sends its answer.
 
     The caller may abandon it at any step, because only `Commit` changes the target. Raises `TargetError` after
@@ -108,10 +108,10 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
             continue
         failure = yield Commit({partition: range_.end for partition, range_ in events.items()})
         if failure is None:
-            return Result(events, lost)
+            return WriteResult(events, lost)
         assert isinstance(failure, FailedCommit)
         failures += 1
         if failures == MAX_FAILED_COMMITS:
             reason = f"{failure.conflict.value} ({failure.cause})"
             raise TargetError("EHB_TARGET_CONTENDED", count=failures, reason=reason) from failure.error
-    return Result({}, lost)
+    return WriteResult({}, lost)

@@ -11,7 +11,7 @@ from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.batch import MicroBatch
 from spark_ehbalance.exactly_once.marks import SequenceRanges, TransactionCache, skipped
 from spark_ehbalance.exactly_once.merging import merge_once
-from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
+from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Step, Write, WriteResult, write_exactly_once
 from spark_ehbalance.exactly_once.selection import check_frame, foreign_row_error, select_rows
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
@@ -118,14 +118,14 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
         )
 
 
-def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:
+def _run(df: DataFrame, batch: MicroBatch, target: Target) -> WriteResult:
     """Carry out the steps of the protocol."""
     steps, answer = write_exactly_once(batch.read), None
     while True:
         try:
             step = steps.send(answer)
         except StopIteration as end:
-            result: Result = end.value
+            result: WriteResult = end.value
             return result
         answer = carry_out(step, df, batch, target)
 
@@ -145,7 +145,7 @@ def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
             return target.commit(marks)
 
 
-def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: Result) -> None:
+def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: WriteResult) -> None:
     if there := [p for p, range_ in read.items() if p not in result.lost and result.written.get(p) != range_]:
         _LOG.warning(
             "the target already contains events of the batch, from another query or from before a seek; they are not "

@@ -19,7 +19,7 @@ from spark_ehbalance.ops.arguments import AsJson
 from spark_ehbalance.ops.common import console
 from spark_ehbalance.settings.parsing import duration_text
 from spark_ehbalance.settings.secrets import redacted
-from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.measures import ScenarioResult
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 
@@ -52,7 +52,7 @@ def simulate(
         console().print(Text(_heading(loaded, seed)), _table(results), sep="\n")
 
 
-def _compare(scenario: Scenario, seed: int) -> list[Result]:
+def _compare(scenario: Scenario, seed: int) -> list[ScenarioResult]:
     """The results of all strategies. Each strategy runs in its own process."""
     with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
         futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
@@ -70,7 +70,7 @@ def _heading(scenario: Scenario, seed: int) -> str:
     return f"{scenario.name}: {scenario.description or 'a custom scenario.'}\n{group}\n{store_times}"
 
 
-def _table(results: Sequence[Result]) -> Table:
+def _table(results: Sequence[ScenarioResult]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for result in results:
@@ -93,7 +93,7 @@ def _short(value: float) -> str:
 
 
 #: Rows of the table: name and format.
-_ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+_ROWS: tuple[tuple[str, Callable[[ScenarioResult], str]], ...] = (
     ("seconds to balance", lambda result: _or_never(result.seconds_to_balance)),
     ("moves", lambda result: _short(result.moves)),
     ("fewest possible", lambda result: _short(result.fewest_moves)),

@@ -22,7 +22,7 @@ class TwoOwners(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ScenarioResult:
     """The result of a scenario with a strategy.
 
     `moves` counts changes of owner, `fewest_moves` the moves that the ideal strategy needs, and `later_moves` the moves

@@ -16,13 +16,13 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import SimulatedHub
-from spark_ehbalance.simulation.measures import Ledger, Result
+from spark_ehbalance.simulation.measures import Ledger, ScenarioResult
 from spark_ehbalance.simulation.members import START_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
 
 
-def simulate(scenario: Scenario, strategy: str, seed: int = 0) -> Result:
+def simulate(scenario: Scenario, strategy: str, seed: int = 0) -> ScenarioResult:
     """Run `scenario` with the named strategy. The same seed gives the same result.
 
     Raises `LostEvents` or `TwoOwners` if the lease code has a bug.
@@ -57,7 +57,7 @@ class Simulation:
         self._joined = 0
         self._disturbances: list[tuple[str, float, float]] = []
 
-    def run(self) -> Result:
+    def run(self) -> ScenarioResult:
         """Run the whole scenario."""
         scenario, engine = self._scenario, self._engine
         self._join_first()
@@ -210,14 +210,14 @@ class Simulation:
 
     # --- the result -----------------------------------------------------------------------------------------
 
-    def _result(self) -> Result:
+    def _result(self) -> ScenarioResult:
         scenario, ledger, store, hub = self._scenario, self._ledger, self.store, self.hub
         seconds = scenario.seconds
         ends = [began for _, began, _ in self._disturbances[1:]] + [seconds]
         spans = [(ended, until) for (_, _, ended), until in zip(self._disturbances, ends, strict=True)]
         times = [ledger.seconds_to_balance(ended, max(until, ended)) for ended, until in spans]
         longest = None if None in times else max(time for time in times if time is not None)
-        return Result(
+        return ScenarioResult(
             scenario=scenario.name,
             strategy=self._strategy,
             partitions=scenario.partitions,

@@ -32,7 +32,7 @@ class Case(NamedTuple):
         return f"{'+'.join(self.members)} × {self.partitions}, {begin} {bounds or 'kills'}"
 
 
-class Result(NamedTuple):
+class CaseResult(NamedTuple):
     """The result of a case: all states up to `depth`, or all states if `complete`. `story` ends with a violation; it is
     empty without one."""
 
@@ -60,13 +60,13 @@ CASES = [
 _LONGEST = 270.0
 
 
-def explore(case: Case, depth: float = inf, seconds: float = inf) -> Result:
+def explore(case: Case, depth: float = inf, seconds: float = inf) -> CaseResult:
     """Visit all states in breadth-first order, up to the first violation, `depth` actions, or for `seconds`."""
     began, search = time.monotonic(), _Search()
     first = State.first(case.members, case.partitions, case.left)
     story = search.run(settled(first) if case.settled else first, depth, began + seconds)
     counts = len(search.origins), search.transitions, search.depth
-    return Result(case, *counts, search.complete, time.monotonic() - began, story)
+    return CaseResult(case, *counts, search.complete, time.monotonic() - began, story)
 
 
 class _Search:
@@ -139,7 +139,7 @@ class _Search:
         return [] if before is None else [*self._story(before), label]
 
 
-def _explore_alone(case: Case) -> Result:
+def _explore_alone(case: Case) -> CaseResult:
     """Explore `case` in its own process."""
     logging.disable()
     gc.disable()  # there are no cycles, and the collector takes half of the time

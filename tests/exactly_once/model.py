@@ -17,8 +17,8 @@ from spark_ehbalance.exactly_once.protocol import (
     Confirm,
     Conflict,
     FailedCommit,
-    Result,
     Write,
+    WriteResult,
     write_exactly_once,
 )
 
@@ -98,7 +98,7 @@ class Writer:
         self._answer: object = None
         self._began = 0
         self._rows: list[Event] = []
-        self.result: Result | None = None
+        self.result: WriteResult | None = None
 
     @property
     def ended(self) -> bool:

@@ -21,8 +21,8 @@ from spark_ehbalance.exactly_once.protocol import (
     Confirm,
     Conflict,
     FailedCommit,
-    Result,
     Write,
+    WriteResult,
     write_exactly_once,
 )
 from tests.exactly_once.model import Entry, Group, Writer
@@ -119,7 +119,7 @@ def test_all_is_lost_one_after_the_other() -> None:
         for _ in (Begin, Write, Confirm):
             writer.step()
     writer.run()
-    assert writer.result == Result({}, frozenset(batch))
+    assert writer.result == WriteResult({}, frozenset(batch))
     assert not group.target.log
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, STRATEGIES
-from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.measures import ScenarioResult
 from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.run import Simulation, simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
@@ -88,7 +88,7 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
     )
 
 
-def taken_from(result: Result, until: float) -> set[str | None]:
+def taken_from(result: ScenarioResult, until: float) -> set[str | None]:
     """From whom leases were claimed; the last one before `until`, in seconds, and they own nothing at the end."""
     taken = [
         change
@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def play(text: str, strategy: str = "cooperative", **event: object) -> Result:
+def play(text: str, strategy: str = "cooperative", **event: object) -> ScenarioResult:
     """Twelve partitions and three members, unless `text` sets others, with an event at 50 s."""
     scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
     return simulate(replace(scenario, events=(Event(at=50.0, **event),) if event else scenario.events), strategy)

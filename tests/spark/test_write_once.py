@@ -29,7 +29,7 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.exactly_once import once, write_once
 from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges, TransactionCache
 from spark_ehbalance.exactly_once.merging import insert, merge_once
-from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
+from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Step, Write, WriteResult, write_exactly_once
 from spark_ehbalance.exactly_once.selection import SEQUENCE_NUMBER
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER, EventOffsets, MergedError, Target
@@ -95,7 +95,7 @@ class Writer:
         self._steps = write_exactly_once(read)
         self._next: Step | None = next(self._steps)
         self.read = read
-        self.result: Result | None = None
+        self.result: WriteResult | None = None
 
     def lost(self) -> frozenset[str]:
         return frozenset()
@@ -109,7 +109,7 @@ class Writer:
                 break
         return self
 
-    def finish(self) -> Result:
+    def finish(self) -> WriteResult:
         while self.result is None:
             self._step()
         return self.result
@@ -122,7 +122,7 @@ class Writer:
             self._next, self.result = None, end.value
 
 
-def run(spark: SparkSession, target: str, read: SequenceRanges, **options: Any) -> Result:
+def run(spark: SparkSession, target: str, read: SequenceRanges, **options: Any) -> WriteResult:
     return Writer(spark, target, read, **options).finish()
 
 
