@@ -20,7 +20,7 @@ _PLANNING = 2.0
 
 
 @dataclass(frozen=True)
-class Batch:
+class WrittenBatch:
     """A file of the sink. `events` are (partition, sequence number, body), in order. Times are of the wall clock."""
 
     owner: str
@@ -93,7 +93,7 @@ class Sink:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: set[str] = set()
-        self.batches: list[Batch] = []
+        self.batches: list[WrittenBatch] = []
         self.read: dict[str, set[int]] = defaultdict(set)
 
     def poll(self) -> None:
@@ -109,11 +109,11 @@ class Sink:
         return all(len(self.read[partition]) >= len(numbers) for partition, numbers in sent.items())
 
 
-def _batch(path: Path) -> Batch:
+def _batch(path: Path) -> WrittenBatch:
     table = pq.read_table(path)
     about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     columns = table.select(["partition", "sequenceNumber", "body", "epoch"]).to_pydict()
-    return Batch(
+    return WrittenBatch(
         owner=about["owner"],
         run=about["run"],
         number=int(about["batch"]),
@@ -124,10 +124,10 @@ def _batch(path: Path) -> Batch:
     )
 
 
-def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults: Iterable[Fault]) -> Account:
+def account(batches: Iterable[WrittenBatch], sent: Mapping[str, Sequence[int]], faults: Iterable[Fault]) -> Account:
     """Compare `batches` with `sent`, which has each event's body as a number, by partition and sequence number."""
     batches, faults = sorted(batches, key=lambda batch: batch.written), list(faults)
-    copies: dict[tuple[str, int], list[Batch]] = defaultdict(list)
+    copies: dict[tuple[str, int], list[WrittenBatch]] = defaultdict(list)
     result = Account(sent=sum(map(len, sent.values())))
     for batch in batches:
         for partition, number, body in batch.events:
@@ -157,7 +157,7 @@ def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults:
     return result
 
 
-def _interruption(batch: Batch, faults: Iterable[Fault]) -> str | None:
+def _interruption(batch: WrittenBatch, faults: Iterable[Fault]) -> str | None:
     """The kind of fault that interrupted a batch between its planning and its checkpoint; None if none did."""
     query, until = batch.owner.split(".")[0], batch.written + GRACE
     for fault in faults:
@@ -169,12 +169,12 @@ def _interruption(batch: Batch, faults: Iterable[Fault]) -> str | None:
     return None
 
 
-def _described(batch: Batch, partition: str) -> str:
+def _described(batch: WrittenBatch, partition: str) -> str:
     epoch = batch.epochs[partition]
     return f"{batch.owner} run {batch.run} batch {batch.number} epoch {epoch} {batch.began:.2f} to {batch.written:.2f}"
 
 
-def _disorder(batches: Iterable[Batch]) -> list[str]:
+def _disorder(batches: Iterable[WrittenBatch]) -> list[str]:
     """The events whose sequence number does not rise within one owner's tenure. `batches` are in order of time."""
     last: dict[tuple[str, str, int], int] = {}
     found = []

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from chaos.account import Batch, Fault, account
+from chaos.account import Fault, WrittenBatch, account
 from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
 from chaos.results import Form, log, print_table
@@ -105,9 +105,9 @@ class Measurement:
         fleet.wait_for(lambda: fleet.shared_by(*names) and fleet.read_by_owners(), what, _SETTLE_TIMEOUT)
 
 
-def idle_times(batches: Sequence[Batch], acts: Sequence[tuple[float, float]]) -> list[float]:
+def idle_times(batches: Sequence[WrittenBatch], acts: Sequence[tuple[float, float]]) -> list[float]:
     """The idle seconds of each change of a partition's owner during one of the `acts`."""
-    found, last, by_owner = list[float](), dict[str, Batch](), defaultdict[str, list[Batch]](list)
+    found, last, by_owner = list[float](), dict[str, WrittenBatch](), defaultdict[str, list[WrittenBatch]](list)
     for batch in sorted(batches, key=lambda batch: batch.written):
         for partition in batch.epochs:
             before, last[partition] = last.get(partition), batch
@@ -119,7 +119,7 @@ def idle_times(batches: Sequence[Batch], acts: Sequence[tuple[float, float]]) ->
     return found
 
 
-def idle_time(left: float, taken: float, others: Sequence[Batch]) -> float:
+def idle_time(left: float, taken: float, others: Sequence[WrittenBatch]) -> float:
     """The time between two batches of a partition, without the other batches that the new owner ran meanwhile."""
     busy = sum(max(0.0, min(taken, batch.written) - max(left, batch.began)) for batch in others)
     return max(0.0, taken - left - busy)

@@ -43,7 +43,7 @@ from chaos.session import DELTA, SOON, spark_session
 from spark_ehbalance.exactly_once import write_once, writing
 from spark_ehbalance.exactly_once.protocol import Commit, Step
 from spark_ehbalance.exactly_once.target import Target
-from spark_ehbalance.exactly_once.writing import Batch, carry_out
+from spark_ehbalance.exactly_once.writing import SourceBatch, carry_out
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.
@@ -209,7 +209,7 @@ def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[Dat
     return write
 
 
-def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
+def _observed(halt: Halt, step: Step, df: DataFrame, batch: SourceBatch, target: Target) -> Any:
     """`carry_out` that halts at the commanded step and reports its result."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)

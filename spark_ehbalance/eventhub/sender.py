@@ -18,7 +18,7 @@ from spark_ehbalance.eventhub.client_errors import ServerBusyError, TransientErr
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.eventhub.wire.client import cut_off_at, private_calls
-from spark_ehbalance.eventhub.wire.encoder import Batch
+from spark_ehbalance.eventhub.wire.encoder import EncodedBatch
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 
@@ -48,11 +48,11 @@ class Sender:
             return int(self._producer._max_message_size_on_link)
 
     @property
-    def unanswered(self) -> list[Batch]:
+    def unanswered(self) -> list[EncodedBatch]:
         """Sent batches that were not acknowledged."""
         return self._link.unanswered if self._link is not None else []
 
-    def send(self, window: list[Batch], deadline: Deadline) -> None:
+    def send(self, window: list[EncodedBatch], deadline: Deadline) -> None:
         """Send the batches of a `window` (`encoder.windows`) concurrently, and wait for their acknowledgements until
         the attempt of `deadline` ends. Removes acknowledged batches from `window`, even if an error is raised."""
         with self._errors(), private_calls():

@@ -30,7 +30,7 @@ _caches: dict[tuple[str, str], TransactionCache] = {}
 _written: dict[tuple[str, str, str], int] = {}
 
 
-class Batch(Protocol):
+class SourceBatch(Protocol):
     """The part of `MicroBatch` that this module uses."""
 
     @property
@@ -130,7 +130,7 @@ def _run(df: DataFrame, batch: MicroBatch, target: Target) -> WriteResult:
         answer = carry_out(step, df, batch, target)
 
 
-def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
+def carry_out(step: Step, df: DataFrame, batch: SourceBatch, target: Target) -> Any:
     """Carry out one step of the protocol, and return the answer."""
     match step:
         case Begin(partitions):

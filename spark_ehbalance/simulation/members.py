@@ -45,7 +45,7 @@ class World:
 
 
 @dataclass(slots=True)
-class Batch:
+class SimulatedBatch:
     """A batch in flight. `ranges` maps partition → (epoch, first, end). The batch is suspended at the time `paused` for
     `pause` seconds."""
 
@@ -82,7 +82,7 @@ class Node:
         self._busy = False  # reading a new version or committing
         self._stopping: Callable[[], None] | None = None
         self._known = -1  # last version read
-        self._batch: Batch | None = None
+        self._batch: SimulatedBatch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, next sequence number)
         self._meter = LoadMeter()
@@ -267,7 +267,7 @@ class Node:
             self._query_at(now + jittered(query.trigger, self._rng), self._plan)
             return
         seconds = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
-        self._batch = Batch(ranges, now, now + seconds)
+        self._batch = SimulatedBatch(ranges, now, now + seconds)
         self._meter = self._meter.batch_begun(now)
         self._member.begin_batch({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
         self._query_at(now + seconds, self._end)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.account import GRACE, Batch, Fault, account, account_target
+from chaos.account import GRACE, Fault, WrittenBatch, account, account_target
 from chaos.moves import idle_time
 
 SENT = {"0": [10, 11, 12], "1": [20]}
 
 
-def batch(owner: str, numbers: range, began: float, written: float, *, epoch: int = 1, run: str = "r") -> Batch:
+def batch(owner: str, numbers: range, began: float, written: float, *, epoch: int = 1, run: str = "r") -> WrittenBatch:
     events = [("0", number, str(SENT["0"][number])) for number in numbers]
-    return Batch(owner, run, 0, began, written, {"0": epoch}, events)
+    return WrittenBatch(owner, run, 0, began, written, {"0": epoch}, events)
 
 
-OTHER = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1}, [("1", 0, "20")])
+OTHER = WrittenBatch("b.1", "s", 0, 0.0, 1.0, {"1": 1}, [("1", 0, "20")])
 
 
 def test_events_are_read_once_and_none_is_missing_or_wrong() -> None:
     result = account([batch("a.1", range(3), 0, 1), OTHER], SENT, [])
     assert result.passed
     assert (result.sent, result.read, result.duplicates, result.missing) == (4, 4, 0, [])
-    wrong = Batch("b.1", "s", 0, 0.0, 1.0, {"1": 1, "9": 1}, [("1", 0, "21"), ("1", 1, "22"), ("9", 0, "1")])
+    wrong = WrittenBatch("b.1", "s", 0, 0.0, 1.0, {"1": 1, "9": 1}, [("1", 0, "21"), ("1", 1, "22"), ("9", 0, "1")])
     result = account([batch("a.1", range(2), 0, 1), wrong], SENT, [])
     assert (result.foreign, result.missing, result.passed) == (3, [("0", 2), ("1", 0)], False)
 

@@ -39,7 +39,7 @@ from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool, WriteTask
-from spark_ehbalance.eventhub.wire.encoder import Batch
+from spark_ehbalance.eventhub.wire.encoder import EncodedBatch
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
@@ -161,7 +161,7 @@ def test_batches_keep_to_the_window(service: Service, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Session, "write_flow", later)
     sender = Sender(service.connection, "0")
     payloads = [bytes(200_000) if number in large else b"%d" % number for number in range(30)]
-    sender.send(window := [Batch(1, payload) for payload in payloads], Deadline(30.0))
+    sender.send(window := [EncodedBatch(1, payload) for payload in payloads], Deadline(30.0))
     sender.close()
     assert (window, service.batches, min(left)) == ([], payloads, 0)
 
@@ -176,11 +176,11 @@ def test_flows_contain_the_next_frame_number(service: Service, monkeypatch: pyte
 
     monkeypatch.setattr(Session, "_on_flow", compared)
     sender = Sender(service.connection, "0")
-    sender.send([Batch(1, bytes(200_000))], Deadline(20.0))
+    sender.send([EncodedBatch(1, bytes(200_000))], Deadline(20.0))
     link = service.attached[0]
     for credit in (0, 1000):  # the client answers to none with a flow
         service.emulator._on_loop(partial(link.session.write_flow, link.handle, link._delivery_count, credit))
-    sender.send([Batch(1, bytes(200_000))], Deadline(20.0))
+    sender.send([EncodedBatch(1, bytes(200_000))], Deadline(20.0))
     wait_until(lambda: max(counted)[0] > 4, "the client's flows have arrived")
     sender.close()
     assert [named for named, _ in counted] == [next_one for _, next_one in counted]
@@ -200,7 +200,7 @@ def test_sending_waits_for_credit(service: Service, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(PublisherEndpoint, "credit", 0)
     sender = Sender(service.connection, "0")
     with pytest.raises(TransientError, match="did not answer in time"):
-        sender.send([Batch(1, b"")], Deadline(2.0))
+        sender.send([EncodedBatch(1, b"")], Deadline(2.0))
     assert (service.batches, sender.unanswered) == ([], [])
 
 
@@ -217,7 +217,7 @@ def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
 ) -> None:
     """What does not pass comes first, then a busy hub, which is waited for."""
     service.refused = {b"a": condition, b"b": "com.microsoft:server-busy", b"c": "com.microsoft:server-busy"}
-    window = [Batch(1, payload) for payload in (b"a", b"b", b"taken", b"c")]
+    window = [EncodedBatch(1, payload) for payload in (b"a", b"b", b"taken", b"c")]
     sender = Sender(service.connection, "0")
     with pytest.raises(raised) as caught:
         sender.send(window, Deadline(30.0))
@@ -307,7 +307,7 @@ def test_a_receiver_that_is_ended(service: Service, name: str, count: int) -> No
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None:
     service.ending, service.after = ENDINGS[name], after
-    window = [Batch(1, b"%d" % number) for number in range(3)]
+    window = [EncodedBatch(1, b"%d" % number) for number in range(3)]
     left = window[after:]
     sender = Sender(service.connection, "0")
     with pytest.raises((TransientError, EhBalanceError)) as caught:
@@ -349,6 +349,6 @@ def test_the_reason_for_a_broken_connection_is_read_when_a_write_fails(
     monkeypatch.setattr(SASLTransport, "write", write_after_the_reset)
     sender = Sender(service.connection, "0")
     with pytest.raises(ServerBusyError):
-        sender.send([Batch(1, bytes(100_000))], Deadline(30.0))
+        sender.send([EncodedBatch(1, bytes(100_000))], Deadline(30.0))
     assert failed
     assert sender.busy == 1

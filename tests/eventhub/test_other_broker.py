@@ -23,7 +23,7 @@ from azure.eventhub._pyamqp.error import AMQPConnectionError, AMQPException, AMQ
 from spark_ehbalance.eventhub.wire import encoder
 from spark_ehbalance.eventhub.wire.client import check_usable
 from spark_ehbalance.eventhub.wire.decoder import Decoder
-from spark_ehbalance.eventhub.wire.encoder import Batch
+from spark_ehbalance.eventhub.wire.encoder import EncodedBatch
 from spark_ehbalance.eventhub.wire.frames import _bounded
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
@@ -110,7 +110,7 @@ def _plain_messages() -> Iterator[None]:
 
 
 def send(link: SendingLink, payloads: Iterable[bytes]) -> None:
-    window = [Batch(1, payload) for payload in payloads]
+    window = [EncodedBatch(1, payload) for payload in payloads]
     link.send(window, Deadline(DEADLINE))
     assert window == []
 

@@ -31,7 +31,7 @@ from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.service_errors import busy_wait
-from spark_ehbalance.eventhub.wire.encoder import Batch, Keyed, windows
+from spark_ehbalance.eventhub.wire.encoder import EncodedBatch, Keyed, windows
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.text import logger
 
@@ -219,7 +219,7 @@ class WriteTask:
             for window in windows(keyed, min(self._most, _MAX_BATCH_BYTES)):
                 events, sizes = sum(batch.events for batch in window), sum(len(batch.payload) for batch in window)
                 sent.add(SendResult(events, sizes, len(window)))
-                unanswered: dict[int, Batch] = {}
+                unanswered: dict[int, EncodedBatch] = {}
                 self._attempted(target, partial(Sender.send, window=window), sent, unanswered)
                 sent.again += len(unanswered)
         except BaseException:
@@ -228,7 +228,7 @@ class WriteTask:
         return sent
 
     def _attempted(
-        self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, Batch]
+        self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, EncodedBatch]
     ) -> _T:
         """The result of `call` for a link to `target`, retried as in `_retried`, each time on another link. Adds
         batches that may be sent twice to `unanswered`, keyed by their `id()`."""

@@ -136,7 +136,7 @@ def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
     )
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """An encoded message with several events, and their number."""
 
     events: int
@@ -150,13 +150,13 @@ class Keyed(NamedTuple):
     events: list[bytes]
 
 
-def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
+def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[EncodedBatch]]:
     """Pack the events of each key into as few batches of at most `most` bytes as their order allows; a larger event
     gets its own batch. The batches of a window have distinct keys, so they can be in flight together without reordering
     the events of a key."""
     waiting = [_batches(events, most) for events in keyed]
     while waiting:
-        more, window, size = list[Iterator[Batch]](), list[Batch](), 0
+        more, window, size = list[Iterator[EncodedBatch]](), list[EncodedBatch](), 0
         for batches in waiting:
             batch = next(batches, None)
             if batch is None:
@@ -172,17 +172,17 @@ def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
         waiting = more
 
 
-def _batches(keyed: Keyed, most: int) -> Iterator[Batch]:
+def _batches(keyed: Keyed, most: int) -> Iterator[EncodedBatch]:
     envelope, events = keyed
     begin, room = 0, most - len(envelope)
     for at in range(0, len(events), 2):
         size = len(events[at]) + len(events[at + 1])
         if size > room and at > begin:
-            yield Batch((at - begin) // 2, b"".join((envelope, *events[begin:at])))
+            yield EncodedBatch((at - begin) // 2, b"".join((envelope, *events[begin:at])))
             begin, room = at, most - len(envelope)
         room -= size
     if begin < len(events):
-        yield Batch((len(events) - begin) // 2, b"".join((envelope, *events[begin:])))
+        yield EncodedBatch((len(events) - begin) // 2, b"".join((envelope, *events[begin:])))
 
 
 def transfer_frames(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
-from spark_ehbalance.eventhub.wire.encoder import Batch, transfer_frames
+from spark_ehbalance.eventhub.wire.encoder import EncodedBatch, transfer_frames
 
 _ID_MASK = 0xFFFFFFFF
 
@@ -49,8 +49,8 @@ class SendingLink:
     def __init__(self, handler: Any) -> None:
         self._handler, self._connection = handler, handler._connection
         self._session, self._link = handler._session, handler._link
-        self._window: list[Batch] = []
-        self._waiting: dict[int, Batch] = {}  # unacknowledged batches by delivery number
+        self._window: list[EncodedBatch] = []
+        self._waiting: dict[int, EncodedBatch] = {}  # unacknowledged batches by delivery number
         self._deadline = Deadline(0.0)
         #: The client's errors for batches that the peer rejected in the last call of `send`.
         self.refusals: list[Exception] = []
@@ -60,11 +60,11 @@ class SendingLink:
         self._link._incoming_disposition = self._answered
 
     @property
-    def unanswered(self) -> list[Batch]:
+    def unanswered(self) -> list[EncodedBatch]:
         """The batches of the last call of `send` without an acknowledgement."""
         return list(self._waiting.values())
 
-    def send(self, window: list[Batch], deadline: Deadline) -> None:
+    def send(self, window: list[EncodedBatch], deadline: Deadline) -> None:
         """Send the batches of a `window` (`encoder.windows`), and wait for all acknowledgements until the attempt of
         `deadline` ends. Each accepted batch postpones the deadline, and is removed from `window`. Raises TimeoutError
         or the client's error for the link, but not the errors in `refusals`."""
@@ -98,7 +98,7 @@ class SendingLink:
             with contextlib.suppress(OSError):  # the socket may be closed
                 sock.settimeout(timeout)
 
-    def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+    def _frames(self, batches: Iterable[EncodedBatch]) -> Iterator[bytes]:
         """Yield the frames of batches; yield an empty one while the credit and the session's window do not allow the
         next frame."""
         session, link, largest = self._session, self._link, self._connection._remote_max_frame_size
