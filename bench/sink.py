@@ -14,7 +14,7 @@ from azure.eventhub import EventData, EventDataBatch
 
 from bench.common import HUB, Bar, Bench, Emulator, Log, Row, emulator, in_turns, ratios
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.sending.writing import WriteTask
 
@@ -58,7 +58,7 @@ def _key(shape: Shape, number: int) -> str | None:
 def ours(connection: Connection, shape: Shape, count: int) -> float:
     """µs of CPU per event of a task of the sink whose links are open."""
     options = WriteOptions(connection)
-    columns = Columns(0, key=1 if shape.keys else None, properties=2 if shape.properties else None)
+    columns = SinkColumns(0, key=1 if shape.keys else None, properties=2 if shape.properties else None)
     properties = [*_PROPERTIES.items()] if shape.properties else None
     arrays = {
         "body": pa.array(_bodies(shape, count), pa.binary()),

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.sending.writing import SendResult, WriteTask
 from spark_ehbalance.spark.error_line import single_line_errors
@@ -42,7 +42,7 @@ class _Writing:
     """Base of batch and stream writers."""
 
     options: WriteOptions
-    columns: Columns
+    columns: SinkColumns
     schema: StructType = field(repr=False)
 
     @single_line_errors()
@@ -142,8 +142,8 @@ def unsendable(frame: DataFrame, options: WriteOptions, sent: Sequence[str]) -> 
     return ordered.mapInArrow(check, StructType([*ordered.schema, StructField("reason", StringType())]))
 
 
-def _columns(options: WriteOptions, schema: StructType) -> Columns:
-    return Columns.from_schema(schema, kafka=options.kafka_columns, json=options.json_properties)
+def _columns(options: WriteOptions, schema: StructType) -> SinkColumns:
+    return SinkColumns.from_schema(schema, kafka=options.kafka_columns, json=options.json_properties)
 
 
 def _as_arrow(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,7 @@ from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, Serv
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import DisconnectedError
 from spark_ehbalance.eventhub.sender import Sender
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool, WriteTask
 from spark_ehbalance.eventhub.wire.encoder import EncodedBatch
@@ -244,7 +244,7 @@ def test_one_deadline_is_for_all_attempts(silent: bool, way: dict[str, str], mon
         options["customEndpointAddress"] = f"localhost:{port}"
         rows = pa.RecordBatch.from_pylist([{"body": b"%d" % number, "key": f"{number}"} for number in range(10)])
         with raises(HubUnavailableError, "EHB_SEND_TIMEOUT", timeout=3.0):
-            WriteTask(write_options(options), Columns(0, key=1), LinkPool()).write([rows])
+            WriteTask(write_options(options), SinkColumns(0, key=1), LinkPool()).write([rows])
     assert silent or 10 < len(refusals) <= 20
 
 

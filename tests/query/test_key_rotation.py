@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import find_offset
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool
 from spark_ehbalance.eventhub.sending.writing import WriteTask as SendingTask
@@ -88,7 +88,7 @@ def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:
 
 
 def test_the_sink_uses_the_new_key(rotation: Rotation) -> None:
-    task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), Columns(0), LinkPool())
+    task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), SinkColumns(0), LinkPool())
     rotation.rotate()
     schema = pa.schema([("body", pa.binary())])
     assert task.write(pa.Table.from_pylist([{"body": b"new"}], schema).to_batches()).events == 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from azure.eventhub import EventData
 
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS, write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool, WriteTask
 from tests.service.hub import Hub
@@ -34,7 +34,7 @@ def grown(hub: Hub, send: Callable[[], object]) -> tuple[str, int]:
 
 def test_keys_match_the_services_partitions_and_stay_with_events(hub: Hub) -> None:
     options = write_options({name: text for name, text in hub.raw.items() if name in WRITE_OPTIONS})
-    task = WriteTask(options, Columns(0, key=1), LinkPool())
+    task = WriteTask(options, SinkColumns(0, key=1), LinkPool())
     with hub.producer() as producer:
         for key in KEYS:
             by_the_service, _ = grown(hub, lambda key=key: producer.send_event(EventData(b"a"), partition_key=key))  # type: ignore[misc]

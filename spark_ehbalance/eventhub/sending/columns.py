@@ -97,7 +97,7 @@ _KAFKA_COLUMNS = {
 }
 
 
-class Columns(NamedTuple):
+class SinkColumns(NamedTuple):
     """The column index of each event field; None if the frame has no such column. `system` contains message properties
     and annotations, `headers` contains properties in the form of Spark's Kafka sink, and `topic` contains the hub.
     `json` is whether property values are JSON."""
@@ -112,7 +112,7 @@ class Columns(NamedTuple):
     json: bool = False
 
     @classmethod
-    def from_schema(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
+    def from_schema(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> SinkColumns:
         """The columns of a frame with this schema. Raises `OptionError` for a missing, invalid or unknown column."""
         roles = _KAFKA_COLUMNS if kafka else _COLUMNS
         names = {name.lower(): name for name in roles}
@@ -156,7 +156,7 @@ def _unknown_column(column: StructField, roles: Iterable[str], *, kafka: bool) -
     return _invalid_column(redacted(column.name), problem, f"columns {', '.join(roles)}")
 
 
-def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
+def check_topic(batch: pa.RecordBatch, columns: SinkColumns, hub: str) -> None:
     """Raise `UnsendableEventError` if the topic of a row in `batch` is not `hub`."""
     topics = [] if columns.topic is None else batch.column(columns.topic).cast(pa.binary()).unique().to_pylist()
     for topic in (topic.decode(errors="replace") for topic in topics if topic is not None):
@@ -188,7 +188,7 @@ class RowEncoder:
 
     def __init__(
         self,
-        columns: Columns,
+        columns: SinkColumns,
         partitions: Callable[[], Sequence[str]],
         most: Callable[[str | None], int],
         policy: str = FAIL,

@@ -28,7 +28,7 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.sender import Sender
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
+from spark_ehbalance.eventhub.sending.columns import Events, RowEncoder, SinkColumns, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.service_errors import busy_wait
 from spark_ehbalance.eventhub.wire.encoder import EncodedBatch, Keyed, windows
@@ -139,7 +139,7 @@ class _Stopped(Exception):
 class WriteTask:
     """Sends the rows of a task. The pool `links` outlives the task."""
 
-    def __init__(self, options: WriteOptions, columns: Columns, links: LinkPool = LINK_POOL) -> None:
+    def __init__(self, options: WriteOptions, columns: SinkColumns, links: LinkPool = LINK_POOL) -> None:
         self._options, self._columns, self._links = options, columns, links
         self._stop = threading.Event()
         self._most = 0

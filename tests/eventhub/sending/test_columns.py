@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
+from spark_ehbalance.eventhub.sending.columns import Events, RowEncoder, SinkColumns, check_topic
 from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer_frames, windows
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
@@ -91,16 +91,16 @@ JSON = schema(body=TEXT, properties=MapType(TEXT, TEXT))
 )
 def test_invalid_columns_are_rejected(frame: StructType, kafka: bool, problem: str) -> None:
     with raises(OptionError, "EHB_COLUMN_INVALID") as caught:
-        Columns.from_schema(frame, kafka=kafka)
+        SinkColumns.from_schema(frame, kafka=kafka)
     parameters = caught.value.parameters
     assert re.search(problem, "{column}: {problem}: {allowed}".format(**parameters))
 
 
 def test_json_properties_require_a_column_of_texts() -> None:
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option="jsonProperties=true"):
-        Columns.from_schema(schema(body=TEXT), json=True)
+        SinkColumns.from_schema(schema(body=TEXT), json=True)
     with raises(OptionError, "EHB_COLUMN_INVALID", column="properties", problem=re.compile("jsonProperties=true")):
-        Columns.from_schema(schema(body=TEXT, properties=MapType(TEXT, INT)), json=True)
+        SinkColumns.from_schema(schema(body=TEXT, properties=MapType(TEXT, INT)), json=True)
 
 
 def unsendable(problem: str) -> AbstractContextManager[object]:
@@ -111,7 +111,7 @@ def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **h
     """The events of rows, in a hub of four partitions."""
     found: Events = {}
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
-    RowEncoder(Columns.from_schema(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
+    RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
     return found
 
 
@@ -120,7 +120,7 @@ def skipped(
 ) -> tuple[Events, RowEncoder]:
     """The events of rows of which those that cannot be sent are skipped."""
     found: Events = {}
-    makes = RowEncoder(Columns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
+    makes = RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
     makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
     return found, makes
 
@@ -237,7 +237,7 @@ def test_an_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: St
     assert makes.skipped == 2
     assert re.search(f"Row 2 of a task cannot be sent: .*{problem}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
-    (kept,) = RowEncoder(Columns.from_schema(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
+    (kept,) = RowEncoder(SinkColumns.from_schema(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
     assert re.search(problem, kept.pop("reason"))
     assert kept == {name: row.get(name) for name in frame.names}
 
@@ -264,11 +264,11 @@ def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
     with unsendable("Row 2 of a task cannot be sent: .* not UTF-8"):
-        RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
+        RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
     found: Events = {}
-    (makes := RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
+    (makes := RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
     assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
-    assert RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
+    assert RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
 
 def test_key_counts_twice_in_the_size_limit() -> None:
@@ -288,9 +288,9 @@ def test_columns_of_kafkas_sink() -> None:
     frame = schema(value=BINARY, key=BINARY, headers=HEADERS, topic=TEXT)
     assert read(only(made([row], frame, kafka=True))) == (b"v", "k", {"h": b"1"})
     batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
-    check_topic(batch, Columns.from_schema(frame, kafka=True), "Elsewhere")
+    check_topic(batch, SinkColumns.from_schema(frame, kafka=True), "Elsewhere")
     with unsendable("The topic of a row is 'elsewhere', and eventHubName is hub"):
-        check_topic(batch, Columns.from_schema(frame, kafka=True), "hub")
+        check_topic(batch, SinkColumns.from_schema(frame, kafka=True), "hub")
     with unsendable("its partition key is not UTF-8"):
         made([row | {"key": b"\xff"}], frame, kafka=True)
     one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
@@ -366,7 +366,7 @@ def test_invalid_system_property_is_named() -> None:
     with raises(
         OptionError, "EHB_OPTION_REQUIRED", option="jsonProperties=true", reason=re.compile("systemProperties")
     ):
-        Columns.from_schema(BESIDE)
+        SinkColumns.from_schema(BESIDE)
 
 
 def test_repeated_header_among_many_is_named() -> None:

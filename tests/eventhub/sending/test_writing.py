@@ -22,7 +22,7 @@ from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, Miss
 from spark_ehbalance.eventhub import client_errors, metadata, sender, service_errors
 from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, TransientError
 from spark_ehbalance.eventhub.sending import writing
-from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool, SendResult, WriteTask
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
@@ -45,7 +45,7 @@ def write(event_hub: EventHub, links: LinkPool) -> Callable[..., SendResult]:
 
     def send(rows: list[dict[str, Any]], schema: pa.Schema = PLAIN, size: int = 100, **options: str) -> SendResult:
         given = {"connectionString": event_hub.connection_string, "sendTimeout": "30 s"} | options
-        columns = Columns(0, key=1 if "key" in schema.names else None)
+        columns = SinkColumns(0, key=1 if "key" in schema.names else None)
         task = WriteTask(write_options(given), columns, links)
         return task.write(pa.Table.from_pylist(rows, schema).to_batches(size))
 
@@ -141,7 +141,7 @@ def test_parts_are_not_larger_with_rows_of_few_bytes(
 ) -> None:
     """Also those of type void, which have none: as Python's objects they have."""
     monkeypatch.setattr(writing, "_PART_BYTES", 100_000)
-    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
+    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), SinkColumns(0), links)
     batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
     parts = [
         sum(len(keyed.events) // 2 for keyed in part[None].values())
@@ -252,7 +252,7 @@ def to_partition(connection: str, timeout: str) -> SendResult:
     """Sends a row that names its partition; the sender first requests the hub's partitions."""
     row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
     given = {"connectionString": connection, "sendTimeout": timeout}
-    return WriteTask(write_options(given), Columns(0, partition=1), LinkPool()).write([row])
+    return WriteTask(write_options(given), SinkColumns(0, partition=1), LinkPool()).write([row])
 
 
 def test_throttled_partition_list_is_retried(event_hub: EventHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_acknowledgements_are_read_while_sending(
 
 def test_connections_are_opened_to_named_partitions_only(event_hub: EventHub, links: LinkPool) -> None:
     given = {"connectionString": event_hub.connection_string, "onUnsendable": "skip"}
-    sent = WriteTask(write_options(given), Columns(0, partition=1), links).write(
+    sent = WriteTask(write_options(given), SinkColumns(0, partition=1), links).write(
         [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
     )
     assert (sent.events, sent.skipped) == (1, 1)
@@ -397,7 +397,7 @@ def test_error_while_encoding_is_the_original_one(
 
     monkeypatch.setattr(writing, "_PART_BYTES", 1)
     monkeypatch.setattr(sender.Sender, "send", gone)
-    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
+    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), SinkColumns(0, key=1), links)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)
