@@ -52,14 +52,14 @@ def identity(offset: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class LoggedCommit:
     """The transaction identifiers that a commit in the target's log sets, with their versions."""
 
     version: int
     identifiers: Mapping[str, int]
 
     @classmethod
-    def parse(cls, version: int, text: str) -> Commit:
+    def parse(cls, version: int, text: str) -> LoggedCommit:
         """Parse a commit's log file, which contains a JSON object per line."""
         actions = (json.loads(line) for line in text.split("\n") if '"txn"' in line)
         return cls(version, {txn["appId"]: int(txn["version"]) for action in actions if (txn := action.get("txn"))})
@@ -74,7 +74,7 @@ class TransactionCache:
     version: int
     identifiers: Mapping[str, int | None] = field(default_factory=dict)
 
-    def after(self, commits: Iterable[Commit]) -> TransactionCache:
+    def after(self, commits: Iterable[LoggedCommit]) -> TransactionCache:
         """The cache after the `commits` that follow `version` without a gap."""
         version, known = self.version, dict(self.identifiers)
         for commit in commits:

@@ -20,7 +20,7 @@ from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, find_conflict, root_cause
 from spark_ehbalance.exactly_once.java import delta_classes, java
 from spark_ehbalance.exactly_once.local_lock import commit_lock
-from spark_ehbalance.exactly_once.marks import Commit, Marks, SequenceRanges, TransactionCache, identity
+from spark_ehbalance.exactly_once.marks import LoggedCommit, Marks, SequenceRanges, TransactionCache, identity
 from spark_ehbalance.exactly_once.protocol import FailedCommit
 from spark_ehbalance.exactly_once.selection import select_rows
 
@@ -216,7 +216,7 @@ class Target:
                     raise
                 return FailedCommit(conflict, root_cause(error), error)
         if version == self.cache.version + 1:  # otherwise the next transaction reads the log
-            self.cache = self.cache.after([Commit(version, names)])
+            self.cache = self.cache.after([LoggedCommit(version, names)])
             if version == 0:  # the first commit sets the table's id
                 self.cache = replace(self.cache, table=str(self._transaction.metadata().id()))
         return None
@@ -284,7 +284,7 @@ class Target:
         store, configuration, commits = self._log.store(), self._log.newDeltaHadoopConf(), []
         while files.hasNext():
             file = files.next()
-            commits.append(Commit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
+            commits.append(LoggedCommit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
         if [commit.version for commit in commits] != list(range(cache.version + 1, version + 1)):
             return None  # the log was cleaned up
         return cache.after(commits)

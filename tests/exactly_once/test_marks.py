@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.exactly_once.marks import Commit, SequenceRange, TransactionCache, missing, skipped
+from spark_ehbalance.exactly_once.marks import LoggedCommit, SequenceRange, TransactionCache, missing, skipped
 
 NUMBERS = st.integers(0, 20)
 EXTENTS = st.tuples(NUMBERS, NUMBERS).map(lambda pair: SequenceRange(min(pair), max(pair)))
@@ -43,12 +43,12 @@ def test_cache_and_later_log_equal_the_whole_log(log: list[dict[str, int]], begi
 
     begin = min(begin, len(log))
     cache = TransactionCache("table", begin - 1).with_identifiers(at(begin - 1))
-    later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][begin:]
+    later = [LoggedCommit(version, identifiers) for version, identifiers in enumerate(log)][begin:]
     cache = cache.after(later)
     assert cache.identifiers == at(len(log) - 1)
     assert cache.version == len(log) - 1
     with pytest.raises(ValueError, match="does not follow"):
-        cache.after([Commit(cache.version + 2, {})])
+        cache.after([LoggedCommit(cache.version + 2, {})])
 
 
 def test_a_log_file_is_parsed() -> None:
@@ -59,5 +59,5 @@ def test_a_log_file_is_parsed() -> None:
         {"txn": {"appId": "query", "version": 3}},
     ]
     text = "\n".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions)
-    assert Commit.parse(7, text + "\n") == Commit(7, {'ehb/n s/ü"\n/0': 2**62, "query": 3})
-    assert Commit.parse(0, "") == Commit(0, {})
+    assert LoggedCommit.parse(7, text + "\n") == LoggedCommit(7, {'ehb/n s/ü"\n/0': 2**62, "query": 3})
+    assert LoggedCommit.parse(0, "") == LoggedCommit(0, {})
