@@ -98,7 +98,7 @@ class QueryEngine:
         self._finished = self.earlier.finished
         self._planned_after: StreamOffset | None = None
         self._verified: event_check.Verified = {}
-        self._probes: Mapping[str, stalls.Probe] = {}
+        self._probes: Mapping[str, stalls.StallProbe] = {}
         self._pending: _Planning | _Replay | None = None
 
     @property

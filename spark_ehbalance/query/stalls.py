@@ -18,7 +18,7 @@ _BACKOFF, _MAX_BACKOFF = 30.0, 600.0
 _MAX_DOUBLINGS = 10
 
 
-class Probe(NamedTuple):
+class StallProbe(NamedTuple):
     """The probe of a partition that has stalled `stall_count` times at sequence number `position`. The probe is due at
     monotonic time `due`. `end` is the sequence number after the last event that it received; None if it has received no
     event yet."""
@@ -40,13 +40,13 @@ def backoff(stall_count: int) -> float:
 
 
 def update_probes(
-    probes: Mapping[str, Probe],
+    probes: Mapping[str, StallProbe],
     owned: Mapping[str, OwnedLease],
     positions: Mapping[str, Position],
     now: float,
     *,
     at_once: bool = False,
-) -> dict[str, Probe]:
+) -> dict[str, StallProbe]:
     """Update `probes` to the stalled partitions among the `owned` ones.
 
     `positions` are the positions at which reading continues; progress ends a stall even before it is committed. The
@@ -59,14 +59,14 @@ def update_probes(
             continue
         if known is None or (known.position, known.stall_count) != (checkpoint, holding.stall_count):
             due = now if at_once else now + backoff(holding.stall_count)
-            known = Probe(checkpoint, holding.stall_count, due)
+            known = StallProbe(checkpoint, holding.stall_count, due)
         followed[partition] = known
     return followed
 
 
 def with_probe_results(
-    probes: Mapping[str, Probe], probed: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
-) -> dict[str, Probe]:
+    probes: Mapping[str, StallProbe], probed: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
+) -> dict[str, StallProbe]:
     """The probes after the partitions `probed` were probed at these positions. `ends` maps each partition that
     delivered events to the sequence number after the last one. The other partitions are probed again at `repeat_at`."""
     return {
@@ -77,12 +77,12 @@ def with_probe_results(
     }
 
 
-def pending_probes(probes: Mapping[str, Probe], owned: Mapping[str, OwnedLease]) -> dict[str, Probe]:
+def pending_probes(probes: Mapping[str, StallProbe], owned: Mapping[str, OwnedLease]) -> dict[str, StallProbe]:
     """The probes of owned partitions that have not received any event yet."""
     return {partition: probe for partition, probe in probes.items() if partition in owned and probe.end is None}
 
 
-def warnings(before: Mapping[str, Probe], after: Mapping[str, Probe]) -> Iterator[str]:
+def warnings(before: Mapping[str, StallProbe], after: Mapping[str, StallProbe]) -> Iterator[str]:
     """A warning for each stall that is new in `after`."""
     for partition, (position, stall_count, *_) in after.items():
         if partition not in before or before[partition][:2] != (position, stall_count):

@@ -13,7 +13,7 @@ from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.query.stalls import Probe, backoff, pending_probes, update_probes, with_probe_results
+from spark_ehbalance.query.stalls import StallProbe, backoff, pending_probes, update_probes, with_probe_results
 from tests.query.queries import Event, Group
 from tests.query.support import HUB
 from tests.reading_query import ReadingQuery
@@ -37,7 +37,7 @@ def test_the_back_off_doubles_up_to_ten_minutes() -> None:
 def test_only_stalled_partitions_are_probed() -> None:
     holdings = {"0": stalled(1), "1": stalled(0), "2": stalled(2)}
     probes = update_probes({}, holdings, {}, 100.0)
-    assert probes == {"0": Probe(7, 1, 100.0), "2": Probe(7, 2, 130.0)}
+    assert probes == {"0": StallProbe(7, 1, 100.0), "2": StallProbe(7, 2, 130.0)}
     assert update_probes(probes, holdings, {}, 120.0) == probes, "the back-off begins when the count is first seen"
     assert update_probes({}, holdings, {}, 100.0, at_once=True)["2"].due == 100.0
 
@@ -49,20 +49,25 @@ def test_a_partition_that_moves_away_and_back_keeps_its_back_off() -> None:
 
 @pytest.mark.parametrize("now", [stalled(2), stalled(1, at=9)], ids=["again", "elsewhere"])
 def test_a_new_stall_needs_a_new_probe(now: OwnedLease) -> None:
-    received = {"0": Probe(7, 1, 100.0, end=8)}
+    received = {"0": StallProbe(7, 1, 100.0, end=8)}
     assert update_probes(received, {"0": now}, {}, 200.0)["0"].end is None
 
 
 def test_progress_ends_a_stall_before_it_is_committed() -> None:
-    received = {"0": Probe(7, 1, 100.0, end=8)}
+    received = {"0": StallProbe(7, 1, 100.0, end=8)}
     assert update_probes(received, {"0": stalled(1)}, at(7), 200.0) == received
     assert update_probes(received, {"0": stalled(1)}, at(8), 200.0) == {}
 
 
 def test_a_probe_without_an_event_is_repeated() -> None:
-    probes = {"0": Probe(7, 1, 100.0), "1": Probe(7, 1, 100.0), "2": Probe(7, 1, 100.0), "3": Probe(9, 1, 100.0)}
+    probes = {
+        "0": StallProbe(7, 1, 100.0),
+        "1": StallProbe(7, 1, 100.0),
+        "2": StallProbe(7, 1, 100.0),
+        "3": StallProbe(9, 1, 100.0),
+    }
     after = with_probe_results(probes, {"0": 7, "1": 7, "3": 7}, {"0": 12, "3": 12}, 160.0)
-    assert after == probes | {"0": Probe(7, 1, 160.0, end=12), "1": Probe(7, 1, 160.0)}
+    assert after == probes | {"0": StallProbe(7, 1, 160.0, end=12), "1": StallProbe(7, 1, 160.0)}
     assert {p: lease.readable_to for p, lease in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
 
 
