@@ -26,7 +26,7 @@ from typing import Any
 from chaos.results import Form, log, print_table
 from chaos.soak import ended
 from chaos.storage.azurite import azurite, make_container, storage_options
-from chaos.storage.faults import Kind
+from chaos.storage.faults import RequestKind
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.group.defaults import LEASE_DURATION
@@ -190,7 +190,7 @@ class ContentionResult:
     seconds: float
     changes: int
     lease_duration: float
-    requests: Counter[Kind]
+    requests: Counter[RequestKind]
     seen: list[Measured]
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Kind(enum.Enum):
+class RequestKind(enum.Enum):
     """The kind of a request."""
 
     GET = "GET"
@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 class Request(NamedTuple):
     """A request to a storage. `path` is what it reads or writes, or the prefix that it lists, below the container."""
 
-    kind: Kind
+    kind: RequestKind
     path: str
 
 
@@ -62,7 +62,7 @@ class Rule:
     of them. None means all."""
 
     fault: Fault
-    kind: Kind | None = None
+    kind: RequestKind | None = None
     path: str = ""
     skip: int = 0
     times: int | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chaos.storage import relay
-from chaos.storage.faults import Kind, Request, Rule
+from chaos.storage.faults import Request, RequestKind, Rule
 
 
 class StorageProxy:
@@ -48,14 +48,14 @@ class StorageProxy:
         requests: list[Request] = self._order("requests", first)
         return requests
 
-    def counts(self) -> Counter[Kind]:
-        counts: Counter[Kind] = self._order("counts")
+    def counts(self) -> Counter[RequestKind]:
+        counts: Counter[RequestKind] = self._order("counts")
         return counts
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[Counter[Kind]]:
+    def counted(self) -> Iterator[Counter[RequestKind]]:
         """Counts the requests of a block, once that has ended."""
-        before, found = self.counts(), Counter[Kind]()
+        before, found = self.counts(), Counter[RequestKind]()
         yield found
         found.update(self.counts() - before)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from chaos.relay import Relay
-from chaos.storage.faults import Break, Fault, Kind, Refusal, Request, Rule
+from chaos.storage.faults import Break, Fault, Refusal, Request, RequestKind, Rule
 
 #: A date in a header or in a listing. All have the same length.
 _DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
@@ -56,7 +56,7 @@ class StorageRelay(Relay):
     def requests(self, first: int) -> list[Request]:
         return self._requests[first:]
 
-    def counts(self) -> Counter[Kind]:
+    def counts(self) -> Counter[RequestKind]:
         return Counter(request.kind for request in self._requests)
 
     # --- clients -----------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class _Storage:
 def _refused(refusal: Refusal, request: Request) -> bytes:
     body = f"<?xml version='1.0'?><Error><Code>{refusal.code}</Code><Message>Refused.</Message></Error>".encode()
     headers = {"Content-Type": "application/xml", "x-ms-error-code": refusal.code, **refusal.headers}
-    return _answer(f"{refusal.status} {refusal.code}", headers, b"" if request.kind is Kind.HEAD else body)
+    return _answer(f"{refusal.status} {refusal.code}", headers, b"" if request.kind is RequestKind.HEAD else body)
 
 
 def _answer(status: str, headers: Mapping[str, str], body: bytes) -> bytes:
@@ -189,13 +189,13 @@ class Head(NamedTuple):
         url = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if query.get("comp") == "list":
-            return Request(Kind.LIST, query.get("prefix", ""))
+            return Request(RequestKind.LIST, query.get("prefix", ""))
         path = "/".join(unquote(url.path).split("/")[3:])
         if method == "PUT" and self.headers.keys() & {"if-none-match", "if-match"}:
-            return Request(Kind.CONDITIONAL_PUT, path)
+            return Request(RequestKind.CONDITIONAL_PUT, path)
         if query.get("comp") == "batch":
-            return Request(Kind.BATCH, path)
-        return Request(Kind.__members__.get(method, Kind.OTHER), path)
+            return Request(RequestKind.BATCH, path)
+        return Request(RequestKind.__members__.get(method, RequestKind.OTHER), path)
 
 
 async def read_head(reader: asyncio.StreamReader) -> Head | None:
@@ -225,5 +225,5 @@ async def read_answer(reader: asyncio.StreamReader, request: Request) -> bytes:
     head = await read_head(reader)
     if head is None:
         raise ConnectionResetError
-    empty = request.kind is Kind.HEAD or head.first.split(" ")[1] in ("204", "304")
+    empty = request.kind is RequestKind.HEAD or head.first.split(" ")[1] in ("204", "304")
     return head.raw if empty else head.raw + await read_body(reader, head)

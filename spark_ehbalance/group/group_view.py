@@ -29,7 +29,7 @@ class Severity(IntEnum):
     ERROR = 2
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """A kind of finding. `text` has one placeholder for each parameter; parameters in `_SECONDS` are durations."""
 
     severity: Severity
@@ -40,68 +40,68 @@ class Kind(NamedTuple):
 _WARNING, _ERROR = Severity
 
 #: All findings by code. The documentation lists this table.
-FINDINGS: Mapping[str, Kind] = {
-    "table_away": Kind(
+FINDINGS: Mapping[str, FindingKind] = {
+    "table_away": FindingKind(
         _ERROR,
         "The lease table cannot be read: {problem}",
         "Queries continue to read the partitions that they own. Check the storage and the rights.",
     ),
-    "no_live_member": Kind(
+    "no_live_member": FindingKind(
         _ERROR,
         "No member is live; the last heartbeat was {silence} ago.",
         "Start a query with this lease table: it continues at the last checkpoints. If a query is running, it cannot "
         "write to the table: see its driver's log.",
     ),
-    "limits_too_small": Kind(
+    "limits_too_small": FindingKind(
         _ERROR,
         "Nobody owns {partitions}: the members' limits (maxPartitionsOwned) add up to {limit} of {count} partitions.",
         "Raise `maxPartitionsOwned`, or start another query.",
     ),
-    "unowned": Kind(
+    "unowned": FindingKind(
         _ERROR,
         "Nobody has owned {partitions} for {unowned}.",
         "Members claim free partitions within a `balanceInterval`. If not, the lines with `balance:` in their logs "
         "contain the reason (`EHBALANCE_LOG_LEVEL=INFO`).",
     ),
-    "crash_loop": Kind(
+    "crash_loop": FindingKind(
         _ERROR,
         "{members} claimed {partitions} {times} times within {within}: the query fails and restarts.",
         "See the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance seek`.",
     ),
-    "stale_member": Kind(
+    "stale_member": FindingKind(
         _WARNING,
         "{member} owns {partitions} and has not renewed for {silence}; its lease duration is {duration}.",
         "Another live member takes over. Check that the process is running, is not suspended, and can write to the "
         "lease table.",
     ),
-    "fenced": Kind(
+    "fenced": FindingKind(
         _WARNING,
         "Queries with different checkpoints run as {member} on {hosts}: each start fences the others.",
         "Give each query its own `ownerId`, or none.",
     ),
-    "long_batch": Kind(
+    "long_batch": FindingKind(
         _WARNING,
         "Batch {batch} of {member} has been running for {ran}; {partitions} wait for it.",
         "Look for a hanging task or sink in Spark's UI. `maxStall` gives the partitions to other members. With a "
         "trigger interval and without `register(spark)`, the batch may have ended.",
     ),
-    "hub_away": Kind(
+    "hub_away": FindingKind(
         _WARNING,
         "{member} has not reached the event hub for {silence}; the lag of {partitions} is unknown.",
         "The hub is unreachable or too busy: see `Event hub unavailable` in the driver's log.",
     ),
-    "paused": Kind(
+    "paused": FindingKind(
         _WARNING,
         "{member} owns {partitions} but does not read {events} events: {reason}.",
         'See "Owned, but not read" in docs/troubleshooting.md.',
     ),
-    "stalled": Kind(
+    "stalled": FindingKind(
         _WARNING,
         "The event hub delivers no events from {partitions}, although {events} are waiting (receiverTimeout).",
         'Queries skip these partitions until they deliver events again. If the stall persists, see "A partition '
         'stalls" in docs/operations.md.',
     ),
-    "behind": Kind(
+    "behind": FindingKind(
         _WARNING,
         "{member} owns {partitions} and has a backlog of {events} events; the oldest has waited for {waited}.",
         "If the backlog does not shrink, use more queries or cores, larger batches, or a faster sink. If nothing is "

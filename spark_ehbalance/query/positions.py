@@ -12,7 +12,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import START_OFFSET, Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import HUB_KEY, AfterOffset
-from spark_ehbalance.lease_table.blob.layout import Kind, Metadata, checkpoint, owner
+from spark_ehbalance.lease_table.blob.layout import BlobKind, Metadata, checkpoint, owner
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, LoggedBatch
 from spark_ehbalance.settings.secrets import redacted
 
@@ -80,9 +80,9 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
     groups: dict[str, dict[str, dict[str, Metadata]]] = {}
     for (*group, kind, partition), metadata in (part for part in parts if len(part[0]) == 5):
         groups.setdefault("/".join(group), {}).setdefault(kind, {})[partition] = metadata
-    groups = {name: kinds for name, kinds in groups.items() if kinds.keys() & {kind.value for kind in Kind}}
+    groups = {name: kinds for name, kinds in groups.items() if kinds.keys() & {kind.value for kind in BlobKind}}
     name = _only(groups, wanted, "--group", "groups")
-    stored = {p: checkpoint(blob) for p, blob in groups[name].get(Kind.CHECKPOINT.value, {}).items()}
+    stored = {p: checkpoint(blob) for p, blob in groups[name].get(BlobKind.CHECKPOINT.value, {}).items()}
     named: dict[str, Position | AfterOffset] = {}
     for partition, position in stored.items():
         if position.sequence_number is not None:
@@ -91,7 +91,7 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
             named[partition] = Position(position.sequence_number, offset)
         elif position.offset is not None:
             named[partition] = AfterOffset(position.offset)
-    owners = map(owner, groups[name].get(Kind.OWNERSHIP.value, {}).values())
+    owners = map(owner, groups[name].get(BlobKind.OWNERSHIP.value, {}).values())
     return Positions(HubReference.from_group(Group.from_names(*name.split("/")), None), named, _of_owners(owners))
 
 

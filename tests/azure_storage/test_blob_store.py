@@ -15,7 +15,7 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import ACCOUNT, KEY, signature
-from chaos.storage.faults import BUSY, Break, Kind, Rule
+from chaos.storage.faults import BUSY, Break, RequestKind, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import FencedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.changes import Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
@@ -232,7 +232,7 @@ def test_owned_partition_without_a_position_is_claimed_again(blobs: Blobs, mine:
 
 def test_claim_with_a_lost_response_belongs_to_this_process(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
     snapshot = commit(mine, mine.read(), [first_claim("1")]).after
-    proxy.disturb(Rule(Break.LOST_ANSWER, Kind.CONDITIONAL_PUT, "ownership/0"))
+    proxy.disturb(Rule(Break.LOST_ANSWER, RequestKind.CONDITIONAL_PUT, "ownership/0"))
     with pytest.raises(StoreUnavailableError):
         commit(mine, snapshot, [first_claim("0")])
     proxy.disturb()
@@ -258,9 +258,9 @@ def test_unchanged_state_takes_one_request(mine: BlobStore, proxy: StorageProxy)
     """And a checkpoint does not renew a lease."""
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     for transitions, requests, renewals in (
-        ([Heartbeat(by=ANN, at_ms=2)], {Kind.LIST: 1}, 0),
-        ([checkpoint("0", 3), checkpoint("1", 3)], {Kind.LIST: 1, Kind.PUT: 2}, 0),
-        ([renew("0")], {Kind.LIST: 1, Kind.CONDITIONAL_PUT: 1}, 1),
+        ([Heartbeat(by=ANN, at_ms=2)], {RequestKind.LIST: 1}, 0),
+        ([checkpoint("0", 3), checkpoint("1", 3)], {RequestKind.LIST: 1, RequestKind.PUT: 2}, 0),
+        ([renew("0")], {RequestKind.LIST: 1, RequestKind.CONDITIONAL_PUT: 1}, 1),
     ):
         with proxy.counted() as counted:
             after = commit(mine, mine.read(), transitions).after
@@ -270,7 +270,7 @@ def test_unchanged_state_takes_one_request(mine: BlobStore, proxy: StorageProxy)
 
 def test_partial_success_is_reported(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
     claimed = commit(mine, mine.read(), [first_claim(p) for p in "012"]).after
-    proxy.disturb(Rule(BUSY, Kind.PUT, "checkpoint/1"))
+    proxy.disturb(Rule(BUSY, RequestKind.PUT, "checkpoint/1"))
     outcome = commit(mine, claimed, [checkpoint(p, 5) for p in "012"])
     assert outcome.accepted == (checkpoint("0", 5), checkpoint("2", 5))
     assert not outcome.rejected, "it may be tried again"

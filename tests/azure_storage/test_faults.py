@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from chaos.storage.faults import BUSY, EXPIRED, TOO_MANY, Break, Fault, Kind, Refusal, Rule
+from chaos.storage.faults import BUSY, EXPIRED, TOO_MANY, Break, Fault, Refusal, RequestKind, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat
@@ -53,8 +53,8 @@ def test_fault_at_any_request_of_a_commit_is_harmless(table: Table, proxy: Stora
 
 
 @pytest.mark.parametrize("fault", [Break.HANG, Break.HANG_WHEN_DONE])
-@pytest.mark.parametrize("kind", [Kind.GET, Kind.PUT, Kind.CONDITIONAL_PUT])
-def test_hanging_request_times_out(table: Table, proxy: StorageProxy, kind: Kind, fault: Break) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.GET, RequestKind.PUT, RequestKind.CONDITIONAL_PUT])
+def test_hanging_request_times_out(table: Table, proxy: StorageProxy, kind: RequestKind, fault: Break) -> None:
     with table.opened() as store:
         before = store.read().leases["0"].renewal
         proxy.disturb(Rule(fault, kind))

@@ -11,7 +11,7 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import ACCOUNT, KEY, make_container, storage_options
-from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Rule
+from chaos.storage.faults import EXPIRED, Break, Fault, RequestKind, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.receiver import PartitionAddress
@@ -111,7 +111,12 @@ def test_table_is_created_atomically(migration: Migration, proxy: StorageProxy, 
     migration.file.write_text('{"0": 10, "1": 20}')
     given = [f"{name}={value}" for name, value in storage_options(proxy.address).items() if "key" not in name]
     access = [text for option in given for text in ("--storage-option", option)] + [*migration.access]
-    for kind, number in ((Kind.PUT, 0), (Kind.PUT, 1), (Kind.CONDITIONAL_PUT, 0), (Kind.CONDITIONAL_PUT, 1)):
+    for kind, number in (
+        (RequestKind.PUT, 0),
+        (RequestKind.PUT, 1),
+        (RequestKind.CONDITIONAL_PUT, 0),
+        (RequestKind.CONDITIONAL_PUT, 1),
+    ):
         location = f"az://{migration.container}/leases-{kind.name}-{number}"
         command = ("init", location, *migration.connection, *access, "--positions", migration.file)
         proxy.disturb(Rule(fault, kind, skip=number, times=1))

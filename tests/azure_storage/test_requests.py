@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.storage.faults import Kind
+from chaos.storage.faults import RequestKind
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.group.changes import Heartbeat
 from tests.azure_storage.tables import RENEWAL, Table
@@ -16,14 +16,14 @@ from tests.lease_table.store_conformance import BOB, committed
 #: Every tenth read checks that the log still exists.
 TIMES, CHECKS = 20, 2
 
-Cost = Callable[[Callable[[], object]], dict[Kind, int]]
+Cost = Callable[[Callable[[], object]], dict[RequestKind, int]]
 
 
 @pytest.fixture
 def cost(proxy: StorageProxy) -> Cost:
     """The requests of something that is done."""
 
-    def counted(done: Callable[[], object]) -> dict[Kind, int]:
+    def counted(done: Callable[[], object]) -> dict[RequestKind, int]:
         with proxy.counted() as requests:
             done()
         print({kind.value: count for kind, count in requests.items()})
@@ -40,16 +40,21 @@ def test_reads_and_commits(table: Table, cost: Cost) -> None:
             for _ in range(TIMES):
                 committed(mine, RENEWAL)
 
-        def look_at_news() -> dict[Kind, int]:
+        def look_at_news() -> dict[RequestKind, int]:
             committed(theirs, Heartbeat(by=BOB, at_ms=1))
             return cost(mine.read)
 
         idle = cost(lambda: [mine.read() for _ in range(TIMES)])
-        assert idle == {Kind.GET: TIMES, Kind.HEAD: CHECKS}, "1 for an idle look"
+        assert idle == {RequestKind.GET: TIMES, RequestKind.HEAD: CHECKS}, "1 for an idle look"
         both = cost(look_and_commit)
-        assert both == {Kind.GET: TIMES, Kind.HEAD: CHECKS, Kind.PUT: TIMES, Kind.CONDITIONAL_PUT: TIMES}, "2 more"
+        assert both == {
+            RequestKind.GET: TIMES,
+            RequestKind.HEAD: CHECKS,
+            RequestKind.PUT: TIMES,
+            RequestKind.CONDITIONAL_PUT: TIMES,
+        }, "2 more"
         news = [look_at_news() for _ in range(TIMES)]
-        assert [new[Kind.GET] for new in news] == [3] * TIMES, "2 more for a look with news"
+        assert [new[RequestKind.GET] for new in news] == [3] * TIMES, "2 more for a look with news"
         assert sum(sum(new.values()) for new in news) == 3 * TIMES + CHECKS
 
 
@@ -58,7 +63,7 @@ def test_a_lost_race(table: Table, cost: Cost) -> None:
         stale = mine.read()
         committed(theirs, Heartbeat(by=BOB, at_ms=1))
         lost = cost(lambda: committed(mine, RENEWAL, base=stale))
-        again = {Kind.GET: 3, Kind.PUT: 2, Kind.CONDITIONAL_PUT: 2}
+        again = {RequestKind.GET: 3, RequestKind.PUT: 2, RequestKind.CONDITIONAL_PUT: 2}
         assert lost == again, "the winner's log file and data, whether there is more, and the commit once more"
 
 

@@ -7,7 +7,7 @@ import pytest
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.blob.layout import (
-    Kind,
+    BlobKind,
     StoredCheckpoint,
     blob_group,
     blob_name,
@@ -25,8 +25,8 @@ GROUP = Group.from_names("NS.servicebus.windows.net", "Hub", "$Default")
 
 
 @pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
-@pytest.mark.parametrize("kind", Kind)
-def test_names_are_those_of_the_sdks_in_lower_case_and_read_back(group: Group, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", BlobKind)
+def test_names_are_those_of_the_sdks_in_lower_case_and_read_back(group: Group, kind: BlobKind) -> None:
     name = blob_name(group, kind, "A")
     assert name == f"ns.servicebus.windows.net/hub/$default/{kind.value}/a"
     assert parse_name(GROUP, name) == (kind, "a")
@@ -104,8 +104,8 @@ def test_both_keys_are_written_and_read_back(position: Position) -> None:
 
 def test_the_groups_of_a_container() -> None:
     other = Group.from_names("ns2", "hub", "group")
-    names = [blob_name(GROUP, Kind.OWNERSHIP, "0"), blob_name(GROUP, Kind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
-    assert groups([*names, blob_name(other, Kind.CHECKPOINT, "0")]) == {GROUP, other}
+    names = [blob_name(GROUP, BlobKind.OWNERSHIP, "0"), blob_name(GROUP, BlobKind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
+    assert groups([*names, blob_name(other, BlobKind.CHECKPOINT, "0")]) == {GROUP, other}
 
 
 def test_the_namespace_of_a_groups_blobs() -> None:

@@ -16,7 +16,7 @@ from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.blob.layout import Kind, checkpoint, groups, owner, parse_name
+from spark_ehbalance.lease_table.blob.layout import BlobKind, checkpoint, groups, owner, parse_name
 from tests.members import AnyMember, Member, Members, repeating
 from tests.waiting import wait_until
 
@@ -113,7 +113,7 @@ class MixedGroup(Members):
             self.emulator.append(self.hub, partition, [b"x" * 100] * count)
             self.appended[partition] += count
 
-    def blobs(self) -> Iterator[tuple[Kind, str, dict[str, str] | None]]:
+    def blobs(self) -> Iterator[tuple[BlobKind, str, dict[str, str] | None]]:
         """Kind, partition and metadata of each blob of the group."""
         with BlobServiceClient(self.service, KEY) as client:
             for blob in client.get_container_client(self.container).list_blobs(include=["metadata"]):
@@ -123,11 +123,11 @@ class MixedGroup(Members):
 
     def owners(self) -> dict[str, str | None]:
         """Partition → its owner by the blobs."""
-        return {partition: owner(metadata) for kind, partition, metadata in self.blobs() if kind is Kind.OWNERSHIP}
+        return {partition: owner(metadata) for kind, partition, metadata in self.blobs() if kind is BlobKind.OWNERSHIP}
 
     def checkpoints(self) -> dict[str, int]:
         """Partition → the sequence number of its checkpoint, without those that have none, or before the start."""
-        found = {p: checkpoint(metadata).position for kind, p, metadata in self.blobs() if kind is Kind.CHECKPOINT}
+        found = {p: checkpoint(metadata).position for kind, p, metadata in self.blobs() if kind is BlobKind.CHECKPOINT}
         return {p: event.sequence_number for p, event in found.items() if event and event.sequence_number >= 0}
 
     def counts(self) -> list[int]:
@@ -173,7 +173,7 @@ class MixedGroup(Members):
         owners: dict[str, str | None] = {}
         numbers: dict[str, int] = {}
         for kind, partition, metadata in self.blobs():
-            if kind is Kind.OWNERSHIP:
+            if kind is BlobKind.OWNERSHIP:
                 owners[partition] = owner(metadata)
             elif position := checkpoint(metadata).position:
                 numbers[partition] = position.next

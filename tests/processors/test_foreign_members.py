@@ -8,7 +8,7 @@ import pytest
 from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import KEY
-from spark_ehbalance.lease_table.blob.layout import Kind, blob_name
+from spark_ehbalance.lease_table.blob.layout import BlobKind, blob_name
 from spark_ehbalance.query.options import Options
 from tests.processors.conftest import Start
 from tests.processors.group import PARTITIONS, MixedGroup
@@ -28,7 +28,7 @@ Write = Callable[..., str]
 def write(container: ContainerClient, options: Options) -> Write:
     """Writes a blob of the group with this metadata; returns its name."""
 
-    def write(kind: Kind, partition: str, **metadata: str) -> str:
+    def write(kind: BlobKind, partition: str, **metadata: str) -> str:
         name = blob_name(options.group, kind, partition)
         container.upload_blob(name, b"", metadata=metadata, overwrite=True)
         return name
@@ -36,19 +36,19 @@ def write(container: ContainerClient, options: Options) -> Write:
     return write
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", BlobKind)
 def test_immutable_blob_is_reported_and_stops_nothing_else(
     group: MixedGroup,
     write: Write,
     start: Start,
     container: ContainerClient,
     caplog: pytest.LogCaptureFixture,
-    kind: Kind,
+    kind: BlobKind,
 ) -> None:
     group.append(5)
     lease = container.get_blob_client(write(kind, "0")).acquire_lease()
     running = start()
-    others = PARTITIONS if kind is Kind.CHECKPOINT else PARTITIONS - 1
+    others = PARTITIONS if kind is BlobKind.CHECKPOINT else PARTITIONS - 1
     wait_until(lambda: len(running.owned()) == others, "the query owns what it can own")
     running.read(5 * others)
     running.planner.finish(running.finished)

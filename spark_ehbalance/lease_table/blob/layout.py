@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}")
 Metadata = Mapping[str, str] | None
 
 
-class Kind(str, Enum):
+class BlobKind(str, Enum):
     """The kind of a partition's blob."""
 
     OWNERSHIP = "ownership"
@@ -65,18 +65,18 @@ def group_prefix(group: Group) -> str:
     return f"{group.namespace}/{group.hub}/{group.consumer_group}/".lower()
 
 
-def blob_name(group: Group, kind: Kind, partition: str) -> str:
+def blob_name(group: Group, kind: BlobKind, partition: str) -> str:
     """The name of the blob of `kind` for `partition`."""
     return f"{group_prefix(group)}{kind.value}/{partition}".lower()
 
 
-def parse_name(group: Group, name: str) -> tuple[Kind, str] | None:
+def parse_name(group: Group, name: str) -> tuple[BlobKind, str] | None:
     """The kind and the partition of the blob called `name`; None if the blob does not belong to `group`."""
     prefix = group_prefix(group)
     kind, _, partition = name.removeprefix(prefix).partition("/")
-    if not name.startswith(prefix) or kind not in (Kind.OWNERSHIP.value, Kind.CHECKPOINT.value):
+    if not name.startswith(prefix) or kind not in (BlobKind.OWNERSHIP.value, BlobKind.CHECKPOINT.value):
         return None
-    return (Kind(kind), partition) if partition and "/" not in partition else None
+    return (BlobKind(kind), partition) if partition and "/" not in partition else None
 
 
 def owner(metadata: Metadata) -> str | None:
@@ -106,7 +106,7 @@ def checkpoint(metadata: Metadata) -> StoredCheckpoint:
 def groups(names: Iterable[str]) -> set[Group]:
     """The groups to which blobs with these names belong."""
     paths = (name.split("/") for name in names)
-    kinds = {kind.value for kind in Kind}
+    kinds = {kind.value for kind in BlobKind}
     return {Group(*path[:3]) for path in paths if len(path) == 5 and path[3] in kinds}
 
 

@@ -16,7 +16,7 @@ from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.blob import layout
 from spark_ehbalance.lease_table.blob.container import Blob, Container, LostRaceError
-from spark_ehbalance.lease_table.blob.layout import Kind
+from spark_ehbalance.lease_table.blob.layout import BlobKind
 from spark_ehbalance.lease_table.blob.locations import check_storage, is_container, parse_location
 from spark_ehbalance.lease_table.blob.rows import BlobState, Row, claims_or_renews, new_row, update_row
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartialWriteError
@@ -146,7 +146,7 @@ class BlobStore(LeaseTable):
         return self._container.list(layout.group_prefix(self._group))
 
     def _list_states(self) -> dict[str, BlobState]:
-        blobs: dict[str, dict[Kind, Blob]] = {}
+        blobs: dict[str, dict[BlobKind, Blob]] = {}
         for name, blob in self._blobs().items():
             assert self._group is not None
             if parsed := layout.parse_name(self._group, name):
@@ -163,12 +163,12 @@ class BlobStore(LeaseTable):
             raise self._foreign(f"it contains several groups: {shown}")
         return found.pop()
 
-    def _found(self, partition: str, blobs: Mapping[Kind, Blob]) -> BlobState:
-        ownership, blob = blobs.get(Kind.OWNERSHIP), blobs.get(Kind.CHECKPOINT)
+    def _found(self, partition: str, blobs: Mapping[BlobKind, Blob]) -> BlobState:
+        ownership, blob = blobs.get(BlobKind.OWNERSHIP), blobs.get(BlobKind.CHECKPOINT)
         stored = layout.checkpoint(blob.metadata if blob else None)
         if stored.offset is not None and stored.sequence_number is None:
             assert self._group is not None
-            name = layout.blob_name(self._group, Kind.CHECKPOINT, partition)
+            name = layout.blob_name(self._group, BlobKind.CHECKPOINT, partition)
             raise self._foreign(f"the blob {name} has an offset without a sequence number")
         if ownership is None:
             return BlobState(checkpoint=stored.position)
@@ -284,7 +284,7 @@ class BlobStore(LeaseTable):
 
     def _with_owner(self, row: Row, wanted: Lease) -> Row:
         assert self._group is not None
-        name = layout.blob_name(self._group, Kind.OWNERSHIP, wanted.partition)
+        name = layout.blob_name(self._group, BlobKind.OWNERSHIP, wanted.partition)
         try:
             blob = self._container.replace(name, layout.ownership_metadata(wanted.owner, wanted.epoch), row.etag)
         except StoreUnavailableError:
@@ -302,7 +302,7 @@ class BlobStore(LeaseTable):
 
     def _with_checkpoint(self, row: Row, position: Position, *, only_if_none: bool = False) -> Row:
         assert self._group is not None
-        name = layout.blob_name(self._group, Kind.CHECKPOINT, row.lease.partition)
+        name = layout.blob_name(self._group, BlobKind.CHECKPOINT, row.lease.partition)
         metadata = layout.checkpoint_metadata(position)
         if only_if_none:
             self._container.replace(name, metadata, None)
