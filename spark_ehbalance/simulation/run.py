@@ -18,7 +18,7 @@ from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import SimulatedHub
 from spark_ehbalance.simulation.measures import Ledger, ScenarioResult
 from spark_ehbalance.simulation.members import START_MS, Node, World
-from spark_ehbalance.simulation.scenario import Event, Scenario
+from spark_ehbalance.simulation.scenario import Scenario, ScenarioEvent
 from spark_ehbalance.simulation.store import SimulatedStore
 
 
@@ -108,7 +108,7 @@ class Simulation:
         self._nodes[name] = node
         return node
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, event: ScenarioEvent) -> None:
         """Schedule the steps of `event`."""
         now = self._engine.now
         action = getattr(self, "_" + event.do.replace("-", "_"))
@@ -120,7 +120,7 @@ class Simulation:
             part = chosen[step : step + 1] if event.every else chosen
             self._engine.at(now + step * event.every, partial(self._do, event, action, part))
 
-    def _chosen(self, event: Event) -> list[str]:
+    def _chosen(self, event: ScenarioEvent) -> list[str]:
         """Random members or partitions for `event`."""
         if event.do == "burst":
             candidates = list(self.hub.ids)
@@ -132,7 +132,7 @@ class Simulation:
             candidates = sorted(name for name, node in self._nodes.items() if node.running)
         return self._rng.sample(candidates, min(event.count, len(candidates)))
 
-    def _do(self, event: Event, action: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
+    def _do(self, event: ScenarioEvent, action: Callable[[ScenarioEvent, list[str]], None], chosen: list[str]) -> None:
         action(event, chosen)
         self._changed()
 
@@ -148,19 +148,19 @@ class Simulation:
         }
         self._ledger.ideal.change(present, partitions)
 
-    def _join(self, event: Event, chosen: list[str]) -> None:
+    def _join(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for _ in chosen:
             self._new_node().start()
 
-    def _leave(self, event: Event, chosen: list[str]) -> None:
+    def _leave(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].stop(self._changed)
 
-    def _crash(self, event: Event, chosen: list[str]) -> None:
+    def _crash(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].crash()
 
-    def _restart(self, event: Event, chosen: list[str]) -> None:
+    def _restart(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].stop(self._changed)
             self._engine.at(self._engine.now + event.lasts, partial(self._start_again, name))
@@ -170,22 +170,22 @@ class Simulation:
         self._process(name).start()
         self._changed()
 
-    def _pause(self, event: Event, chosen: list[str]) -> None:
+    def _pause(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].pause(event.lasts)
         self._engine.at(self._engine.now + event.lasts, self._changed)
 
-    def _slow(self, event: Event, chosen: list[str]) -> None:
+    def _slow(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             node = self._nodes[name]
             node.slowness = event.factor
             self._engine.at(self._engine.now + event.lasts, partial(setattr, node, "slowness", 1.0))
 
-    def _skew_clock(self, event: Event, chosen: list[str]) -> None:
+    def _skew_clock(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].skew_ms += round(event.offset * 1000)
 
-    def _burst(self, event: Event, chosen: list[str]) -> None:
+    def _burst(self, event: ScenarioEvent, chosen: list[str]) -> None:
         self.hub.multiply(chosen, event.factor, self._engine.now)
         self._engine.at(self._engine.now + event.lasts, partial(self._end_burst, event.factor, chosen))
 
@@ -193,18 +193,18 @@ class Simulation:
         self.hub.multiply(partitions, 1 / factor, self._engine.now)
         self._changed()
 
-    def _add_partitions(self, event: Event, chosen: list[str]) -> None:
+    def _add_partitions(self, event: ScenarioEvent, chosen: list[str]) -> None:
         self.hub.add([self._scenario.hub.rate] * event.count, self._engine.now)
 
-    def _outage(self, event: Event, chosen: list[str]) -> None:
+    def _outage(self, event: ScenarioEvent, chosen: list[str]) -> None:
         self.store.away = True
         self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "away", False))
 
-    def _read_only(self, event: Event, chosen: list[str]) -> None:
+    def _read_only(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].read_only_until = self._engine.now + event.lasts
 
-    def _slow_store(self, event: Event, chosen: list[str]) -> None:
+    def _slow_store(self, event: ScenarioEvent, chosen: list[str]) -> None:
         self.store.slowness = event.factor
         self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "slowness", 1.0))
 

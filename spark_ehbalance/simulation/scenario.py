@@ -65,7 +65,7 @@ class ScenarioError(OptionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ScenarioEvent:
     """An action on the group. Times are in seconds.
 
     The action affects `count` random members or partitions, one every `every` seconds (0: all at once). `lasts` is the
@@ -149,7 +149,7 @@ class Scenario:
     hub: HubSettings = field(default_factory=HubSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     query: QuerySettings = field(default_factory=QuerySettings)
-    events: tuple[Event, ...] = ()
+    events: tuple[ScenarioEvent, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -200,8 +200,8 @@ def parse(text: str, name: str) -> Scenario:
     return replace(scenario, name=name, **parts)
 
 
-def _event(table: Any, where: str, name: str) -> Event:
-    event = _checked(Event, table, where, name)
+def _event(table: Any, where: str, name: str) -> ScenarioEvent:
+    event = _checked(ScenarioEvent, table, where, name)
     if not event.do:
         raise _invalid(name, f"{where}do is missing", f"one of {', '.join(ACTIONS)}")
     known = ACTIONS[event.do] | {"at", "do"}

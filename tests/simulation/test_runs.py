@@ -11,7 +11,7 @@ from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, STR
 from spark_ehbalance.simulation.measures import ScenarioResult
 from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.run import Simulation, simulate
-from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
+from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, ScenarioEvent, StoreSettings, load, parse
 
 OTHERS = [name for name in STRATEGIES if name != DEFAULT_STRATEGY]
 
@@ -55,7 +55,7 @@ def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: s
 def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions: int) -> None:
     """Queries start one after the other, and a turn claims only some partitions that were never read. An event between
     the first start and the first claim would raise if it was skipped."""
-    joins = Event(at=3, do="join", count=2, every=7)
+    joins = ScenarioEvent(at=3, do="join", count=2, every=7)
     scenario = Scenario(partitions=partitions, members=1, cycles=12, settled=False, events=(joins,))
     simulation = Simulation(scenario, DEFAULT_STRATEGY, seed=1)
     simulation.run()
@@ -80,7 +80,7 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
         partitions=120,
         cycles=80,
         store=StoreSettings(latency=0.1),
-        events=(Event(at=120.0, do="join", count=50), Event(at=600.0, do="crash")),
+        events=(ScenarioEvent(at=120.0, do="join", count=50), ScenarioEvent(at=600.0, do="crash")),
     )
     result = simulate(scenario, strategy, seed=1)
     assert len(taken_from(result, 600 + result.lease_duration + 2 * scenario.group.balance_interval)) == 1, (
@@ -116,7 +116,9 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 def play(text: str, strategy: str = "cooperative", **event: object) -> ScenarioResult:
     """Twelve partitions and three members, unless `text` sets others, with an event at 50 s."""
     scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
-    return simulate(replace(scenario, events=(Event(at=50.0, **event),) if event else scenario.events), strategy)
+    return simulate(
+        replace(scenario, events=(ScenarioEvent(at=50.0, **event),) if event else scenario.events), strategy
+    )
 
 
 @pytest.mark.parametrize(

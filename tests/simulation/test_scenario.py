@@ -11,11 +11,11 @@ from spark_ehbalance.query.options import Options
 from spark_ehbalance.simulation.scenario import (
     ACTIONS,
     READY_MADE,
-    Event,
     GroupSettings,
     HubSettings,
     Scenario,
     ScenarioError,
+    ScenarioEvent,
     StoreSettings,
     load,
     parse,
@@ -68,7 +68,7 @@ def test_values_have_the_forms_of_options_and_defaults() -> None:
         group=GroupSettings(lease_duration=120, clock_skew=0),
         store=StoreSettings(commit=0.12, latency=3e-8),
         hub=HubSettings(rate=0.5, skew=0),
-        events=(Event(at=60, do="skew-clock", count=3, offset=-1200),),
+        events=(ScenarioEvent(at=60, do="skew-clock", count=3, offset=-1200),),
     )
     as_values = "cycles = 20\nstore = { commit = 0.12 }"
     assert parse(as_values, "mine") == Scenario(name="mine", cycles=20, store=StoreSettings(commit=0.12))
