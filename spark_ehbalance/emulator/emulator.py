@@ -18,7 +18,7 @@ from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.broker import Broker, Hub, check_hub
 from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, issue_certificate
-from spark_ehbalance.emulator.message import Event, build_events
+from spark_ehbalance.emulator.message import EncodedEvent, build_events
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.server import Server
 from spark_ehbalance.emulator.service_errors import service_error
@@ -251,7 +251,7 @@ class Emulator:
             self.append_encoded(hub, partition, *build_events(bodies[part], some, partition_key))
 
     @_operation
-    def append_encoded(self, hub: str, partition: str | int, *events: Event) -> None:
+    def append_encoded(self, hub: str, partition: str | int, *events: EncodedEvent) -> None:
         """Store `events` unchanged, even if no sender could produce them; for tests of readers."""
         self._log(hub, partition).append(events)
 

@@ -25,7 +25,7 @@ from spark_ehbalance.emulator.broker import Hub
 from spark_ehbalance.emulator.management import enqueued_timestamp
 from spark_ehbalance.emulator.message import (
     BATCH_FORMAT,
-    Event,
+    EncodedEvent,
     Response,
     Sections,
     build_response,
@@ -102,7 +102,7 @@ class PublisherEndpoint(HubEndpoint):
         self._link.settle(delivery_id, outcome)
         self._link.session.connection.flush()
 
-    def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
+    def _append(self, partition: str, events: list[EncodedEvent], partition_key: str | None) -> None:
         if partition_key is not None:
             events = [event._replace(partition_key=partition_key) for event in events]
         self.hub.partition(partition).append(events)

@@ -22,7 +22,7 @@ _EPOCH_KEY, _SEQUENCE_KEY, _OFFSET_KEY, _TIME_KEY = (encode(Symbol(name)) for na
 _SMALL_MAP, _LARGE_MAP, _TIME = struct.Struct(">4sBB"), struct.Struct(">4sII"), struct.Struct(">sq")
 
 
-class Event(NamedTuple):
+class EncodedEvent(NamedTuple):
     """An event to store: encoded parts, between which the service's annotations are inserted.
 
     `annotations` are the sender's pairs in the annotation map, `items` the number of keys and values in them, `tail`
@@ -34,7 +34,7 @@ class Event(NamedTuple):
     tail: bytes
     partition_key: str | None = None
 
-    def annotated(self, name: str, value: Any) -> Event:
+    def annotated(self, name: str, value: Any) -> EncodedEvent:
         """The event with one more annotation, as publishers and Kafka clients add."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
@@ -91,7 +91,7 @@ def _sections(message: bytes) -> Iterator[tuple[int, int, int]]:
         yield section, start, pos
 
 
-def parse_event(message: bytes) -> Event:
+def parse_event(message: bytes) -> EncodedEvent:
     """Parse one published message. Raises DecodeError if any section is malformed.
 
     As the service does, it drops the header, and keeps delivery annotations although they are for one hop only.
@@ -104,7 +104,7 @@ def parse_event(message: bytes) -> Event:
             annotations, count, partition_key = _sender_annotations(message, start)
         elif section != _HEADER:
             tail += (b"\x00\x53%c" % section, message[start:end])
-    return Event(annotations, count, b"".join(tail), partition_key)
+    return EncodedEvent(annotations, count, b"".join(tail), partition_key)
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
@@ -127,7 +127,7 @@ def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | N
     return b"".join(pairs), 2 * len(pairs), partition_key
 
 
-def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
+def parse_batch(message: bytes) -> tuple[list[EncodedEvent], str | None]:
     """The events of a message in BATCH_FORMAT and the batch's own partition key. Raises DecodeError."""
     events, partition_key = [], None
     for section, start, end in _sections(message):
@@ -143,7 +143,7 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
 
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None] = (None,), partition_key: str | None = None
-) -> list[Event]:
+) -> list[EncodedEvent]:
     """Events without a client. Raises ValueError unless `properties` has one mapping for each body or one for all,
     TypeError for a property value without an AMQP type."""
     sections = [b"\x00\x53\x74" + encode(dict(mapping)) if mapping else b"" for mapping in properties]
@@ -154,7 +154,7 @@ def build_events(
     pairs = zip(sections, bodies, strict=True)
     data = b"\x00\x53\x75\xb0"  # a data section, whose size follows
     return [
-        Event(b"", 0, b"".join((section, data, len(body).to_bytes(4, "big"), body)), partition_key)
+        EncodedEvent(b"", 0, b"".join((section, data, len(body).to_bytes(4, "big"), body)), partition_key)
         for section, body in pairs
     ]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
-from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.emulator.message import EncodedEvent
 
 _SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # an offset's jump, and the events before it
 
@@ -82,7 +82,7 @@ class PartitionLog:
         """The time of the last event in milliseconds since 1970, retained or not; None if there never was one."""
         return self._times[-1] if self._times else None
 
-    def append(self, events: Sequence[Event]) -> None:
+    def append(self, events: Sequence[EncodedEvent]) -> None:
         """Add `events` with the current time, and call `on_append`."""
         now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisection needs sorted times
         sequence_number, position, arrival = self.next_sequence_number, self._positions[-1], next(self._next_arrival)

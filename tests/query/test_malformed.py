@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.emulator.message import EncodedEvent
 from spark_ehbalance.errors import MalformedEventError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.query import receivers
@@ -29,7 +29,7 @@ def worker(emulator: Emulator) -> Iterator[None]:
     receivers.RECEIVERS.close()
 
 
-def fill(emulator: Emulator, layout: str, poison: Event) -> None:
+def fill(emulator: Emulator, layout: str, poison: EncodedEvent) -> None:
     """A partition with a sound event for each `.` and `poison` for each `x`."""
     for number, kind in enumerate(layout):
         if kind == "x":
