@@ -249,7 +249,7 @@ class Process:
                             yield 0.05
                             starts = self.world.hub.starting_positions(partitions) if self._reaches_hub() else None
                             answer = member_protocol.PositionsResolved(starts)
-                        case member_protocol.Write(base, changes):
+                        case member_protocol.CommitChanges(base, changes):
                             answer = yield from self._write(base, changes)
                         case member_protocol.Left():
                             self.left = True

@@ -253,7 +253,7 @@ class Keeper:
                 return self._read(store)
             case protocol.ResolvePositions(partitions, latest_ms):
                 return self._resolve_positions(partitions, latest_ms)
-            case protocol.Write(base, changes):
+            case protocol.CommitChanges(base, changes):
                 return self._write(store, base, changes)
             case protocol.DecisionMade(decision, view):
                 self._decisions, level, line = self._decisions.note(self._me, view, decision)

@@ -167,7 +167,7 @@ class Node:
                 case protocol.ResolvePositions(partitions, latest_ms):
                     starts = hub.starting_positions(partitions, (latest_ms - START_MS) / 1000)
                     self._handle(protocol.PositionsResolved(starts))
-                case protocol.Write(base, changes):
+                case protocol.CommitChanges(base, changes):
                     self._attempt(changes, base, 1, self._now)
                 case protocol.CommitEnded(outcome):
                     self._known = outcome.after.version

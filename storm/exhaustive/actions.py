@@ -196,7 +196,7 @@ def _take_in(state: State, number: int) -> State:
         return ended
     if joined and row is not None and row.incarnation != own:
         raise Violation(f"{own} has read that {row.incarnation} has joined, and continues")
-    changes = [output.changes for output in outputs if isinstance(output, protocol.Write)]
+    changes = [output.changes for output in outputs if isinstance(output, protocol.CommitChanges)]
     if changes:
         process = process._replace(engine=engine, phase="write", request=tuple(changes[0]))
     else:

@@ -3,9 +3,9 @@
 A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have a result,
 which the driver passes as the next input:
 
-    ReadGroup  →  GroupRead, StoreFailed
-    ResolvePositions     →  PositionsResolved
-    Write      →  Committed, StoreFailed, RacesLost
+    ReadGroup         →  GroupRead, StoreFailed
+    ResolvePositions  →  PositionsResolved
+    CommitChanges     →  Committed, StoreFailed, RacesLost
 
 A turn begins with `Tick`, continues through these inputs, and ends with the next pause. The lease keeper drives an
 engine with a real clock, store and hub; the simulator and the tests drive it with simulated ones.
@@ -332,7 +332,7 @@ class MemberEngine:
                 duration, change = member.duration.next_change(snapshot, at.monotonic, at.wall_ms)
                 self._member, changes = replace(member, duration=duration), [*changes, *change]
         if changes:
-            return [protocol.Write(snapshot, changes)]
+            return [protocol.CommitChanges(snapshot, changes)]
         return self._committed(Outcome(snapshot, snapshot), 0.0, now)
 
     def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[protocol.Output]:

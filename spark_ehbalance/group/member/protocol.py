@@ -103,7 +103,7 @@ class ResolvePositions:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class CommitChanges:
     """Commit `changes` to the lease table, which contained `base` when it was read."""
 
     base: Snapshot = field(repr=False)
@@ -138,4 +138,4 @@ class Fail:
     error: EhBalanceError
 
 
-Output = ReadGroup | ResolvePositions | Write | DecisionMade | CommitEnded | Left | Fail
+Output = ReadGroup | ResolvePositions | CommitChanges | DecisionMade | CommitEnded | Left | Fail

@@ -11,7 +11,14 @@ from spark_ehbalance.group.changes import Join, Rejected, RequestHandover, Trans
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
-from spark_ehbalance.group.member.protocol import CommitEnded, Committed, DecisionMade, Output, StopRequested, Write
+from spark_ehbalance.group.member.protocol import (
+    CommitChanges,
+    CommitEnded,
+    Committed,
+    DecisionMade,
+    Output,
+    StopRequested,
+)
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
@@ -29,7 +36,7 @@ START = Position(-1)
 class Turn:
     """The outputs of a turn up to its commit."""
 
-    def __init__(self, outputs: Sequence[Output], write: Write | None) -> None:
+    def __init__(self, outputs: Sequence[Output], write: CommitChanges | None) -> None:
         self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, DecisionMade)), None)
         self.transitions = list(write.changes) if write else []
         #: Whether it waits for its commit; else it has ended.

@@ -16,6 +16,7 @@ from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.protocol import (
+    CommitChanges,
     Committed,
     Fail,
     GroupRead,
@@ -26,7 +27,6 @@ from spark_ehbalance.group.member.protocol import (
     ResolvePositions,
     StopRequested,
     StoreFailed,
-    Write,
 )
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, Load, Member, MemberState
@@ -230,11 +230,11 @@ class Members:
             self._commit(node, write)
             node.turn_at = self.now + node.slowness * max(HANDOVER_LOOK, node.member.due() - self.now)
 
-    def _begin(self, node: Node, snapshot: Snapshot) -> Write | None:
+    def _begin(self, node: Node, snapshot: Snapshot) -> CommitChanges | None:
         """A turn up to its commit, if it makes one."""
         return looked(node.member, snapshot, self.partitions, self._clocks())[1]
 
-    def _commit(self, node: Node, write: Write | None) -> None:
+    def _commit(self, node: Node, write: CommitChanges | None) -> None:
         if write is None:
             return
         if self.fails(node.member.author.id):
@@ -279,13 +279,13 @@ class Members:
 
 def looked(
     member: MemberEngine, snapshot: Snapshot, partitions: Sequence[str], now: Clocks, start: Position = START
-) -> tuple[list[Output], Write | None]:
+) -> tuple[list[Output], CommitChanges | None]:
     """A turn of `member` up to its commit, with a hub whose `partitions` begin at `start`: its outputs and the write.
     Raises the member's error."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
     if request := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
         outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(request.partitions, start)), now))
-    return outputs, next((output for output in outputs if isinstance(output, Write)), None)
+    return outputs, next((output for output in outputs if isinstance(output, CommitChanges)), None)
 
 
 def balance_now(member: MemberEngine, now: Clocks) -> None:
