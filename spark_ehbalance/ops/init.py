@@ -15,7 +15,7 @@ from spark_ehbalance.group.starting_positions import PartitionEnd, UnresolvedPos
 from spark_ehbalance.lease_table.contract import LeaseStore, record
 from spark_ehbalance.ops.arguments import BlobNamespace, HubOptions, LeaseTable, StorageOptions
 from spark_ehbalance.ops.common import check_hub, echo, hub_states, now_ms, operator, warn
-from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_all
+from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 
 
 def init(
@@ -49,7 +49,7 @@ def init(
                 **dict.fromkeys(states, PartitionEnd.EARLIEST),
                 **file.targets([*states]),
             }
-            _create(store, lease_table, group, resolve_all(targets, options, states, {}), current.created_ms)
+            _create(store, lease_table, group, resolve_targets(targets, options, states, {}), current.created_ms)
     state = "exists" if exists else "created"
     echo(f"Lease table {lease_table} of {group} {state}; the hub has {len(states)} partitions.")
     if file is not None and (missing := [p for p in states if p not in file.targets([*states])]):

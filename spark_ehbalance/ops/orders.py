@@ -16,7 +16,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
 from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
 from spark_ehbalance.ops.common import check_group, check_hub, echo, hub_states, now_ms, operator, order
-from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_all
+from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.start_checks import CLOCKS_DIFFER
 from spark_ehbalance.settings.parsing import duration_text, parse_duration
@@ -116,7 +116,7 @@ def seek(
         if file is not None:
             file.check(current, [*states])
         requested = file.targets([*states]) if file else dict.fromkeys(epochs, _position(str(to)))
-        targets = resolve_all(requested, options, states, epochs)
+        targets = resolve_targets(requested, options, states, epochs)
         orders: list[Transition] = [
             Seek(by=operator(), at_ms=now_ms(), partition=id, position=target, force=force, why=why)
             for id, target in targets.items()

@@ -76,7 +76,7 @@ class PositionFile:
         return OptionError("EHB_FILE_INVALID", file=self._source, problem=problem, allowed=allowed)
 
 
-def resolve_all(
+def resolve_targets(
     targets: Mapping[str, UnresolvedPosition],
     options: Options,
     states: Mapping[str, PartitionState],
