@@ -167,7 +167,7 @@ def newest_checkpoint(names: Iterable[str]) -> int:
     return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
 
 
-def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
+def encode_checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
     """The files of a checkpoint at `version`, by name, in the order in which they must be written. delta-rs does not
     write the checkpoint, because it would read the log with several requests per commit."""
     rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]

@@ -460,7 +460,7 @@ class DeltaStore(LeaseTable):
         add = self._own_add(newest, known.table) if newest else None
         if newest is None or add is None:
             return None
-        for name, content in log.checkpoint(newest.version, known.metadata, add).items():
+        for name, content in log.encode_checkpoint(newest.version, known.metadata, add).items():
             self._folder.write(name, content)
         return newest.version, add["add"]["path"]
 
