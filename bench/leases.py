@@ -11,7 +11,7 @@ from pathlib import Path
 from deltalake import write_deltalake
 
 from bench.common import Bar, Bench, Log, Row
-from chaos.soak import MOST_SLOWDOWN, WRITERS, Writer, fill, soak
+from chaos.soak import MAX_SLOWDOWN, WRITERS, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing, storage_options
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.lease_table.delta import DeltaStore
@@ -86,7 +86,7 @@ BENCH = Bench(
         _FASTER: Bar("most", 0.1),
         _TOGETHER: Bar("least", 500.0),
         _LOST: Bar("most", 0.0),
-        _SLOWDOWN: Bar("most", MOST_SLOWDOWN),
+        _SLOWDOWN: Bar("most", MAX_SLOWDOWN),
         _REQUESTS: Bar("most", 4.0),
     },
 )

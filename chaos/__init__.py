@@ -1,1 +1,1 @@
-"""Stress tests, `python -m chaos`: a fleet of processes, faults, and an account of all events."""
+"""Stress tests (`python -m chaos`): they run a fleet of processes, inject faults, and account for all events."""

@@ -1,4 +1,4 @@
-"""The stress tests: `python -m chaos [--scenario faults] [--minutes 10] [--seed N]`; exits with 1 if one failed."""
+"""The stress tests: `python -m chaos [--scenario faults] [--minutes 10] [--seed N]`. Exits with 1 if a test fails."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ SCENARIOS: dict[str, Callable[[Form], bool]] = {
 
 def main(
     scenario: Annotated[str, typer.Option(help=f"One of {', '.join(SCENARIOS)}.")] = "faults",
-    minutes: Annotated[float, typer.Option(help="How long faults are injected or numbers measured.")] = 10.0,
-    seed: Annotated[int | None, typer.Option(help="Of the schedule. Default: a random one, which is printed.")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Append to files alone, without exactly once.")] = False,
-    short: Annotated[bool, typer.Option("--short", help="A small form of jobs, moves, soak and contention.")] = False,
-    keep: Annotated[Path | None, typer.Option(help="A new folder that keeps logs, rows and tables.")] = None,
+    minutes: Annotated[float, typer.Option(help="For how long faults are injected, or measurements run.")] = 10.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the schedule. Default: a random seed, which is printed.")
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Only append to files, without exactly once.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Run a short form of jobs, moves, soak or contention.")
+    ] = False,
+    keep: Annotated[Path | None, typer.Option(help="A new folder in which logs, rows and tables are kept.")] = None,
 ) -> None:
-    """Run a scenario, and count every event."""
+    """Run a scenario, and account for every event."""
     if scenario not in SCENARIOS:
         raise typer.BadParameter(f"{scenario!r}: allowed are {', '.join(SCENARIOS)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)

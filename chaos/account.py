@@ -1,4 +1,5 @@
-"""Compares the events read with those sent, and finds the fault that explains each duplicate. Pure but for `Sink`."""
+"""Compares the events read with the events sent, and finds the fault that explains each duplicate. Only `Sink` does
+I/O."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ import pyarrow.parquet as pq
 
 from chaos.faults import OUTAGE
 
-#: Seconds between a batch's write and its checkpoint on a busy machine. A fault in this time also interrupts the batch:
-#: it is written, but not checkpointed.
+#: Seconds from a batch's write to its checkpoint on a busy machine. A fault in this time also interrupts the batch,
+#: which is then written but not checkpointed.
 GRACE = 5.0
 
-#: Seconds between a batch's planning and the call of the sink.
+#: Seconds from a batch's planning to the call of the sink.
 _PLANNING = 2.0
 
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """A file of the sink. `events` are (partition, sequence number, body), in order. Times are of the wall clock."""
+    """A batch, as a file of the sink. `events` are (partition, sequence number, body), in order. Times are wall-clock
+    times."""
 
     owner: str
     run: str
@@ -34,7 +36,7 @@ class WrittenBatch:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one query, or of all (`query` is None), between two times of the wall clock."""
+    """A fault between two wall-clock times. It affects one query, or all queries if `query` is None."""
 
     kind: str
     query: str | None
@@ -44,7 +46,7 @@ class Fault:
 
 @dataclass
 class Account:
-    """The result. `explained` counts duplicates by the kind of fault that explains them."""
+    """The result of a comparison. `explained` counts duplicates by the kind of fault that explains them."""
 
     sent: int = 0
     read: int = 0
@@ -62,7 +64,7 @@ class Account:
 
 @dataclass
 class TargetAccount:
-    """What a table holds that must hold every event once."""
+    """The result for a table that must contain every event once."""
 
     rows: int = 0
     missing: list[tuple[str, int]] = field(default_factory=list)
@@ -75,7 +77,7 @@ class TargetAccount:
 
 
 def account_target(rows: Iterable[tuple[str, int, str]], sent: Mapping[str, Sequence[int]]) -> TargetAccount:
-    """Compare `rows` (partition, sequence number, body) with `sent`; see `account`."""
+    """Compare `rows` (partition, sequence number, body) with `sent`, which is as in `account`."""
     expected = {(partition, n): str(body) for partition, bodies in sent.items() for n, body in enumerate(bodies)}
     held = Counter((partition, number, body) for partition, number, body in rows)
     events = Counter({(p, n): count for (p, n, body), count in held.items() if expected.get((p, n)) == body})
@@ -88,7 +90,7 @@ def account_target(rows: Iterable[tuple[str, int, str]], sent: Mapping[str, Sequ
 
 
 class Sink:
-    """The files that queries write into `folder`; each is read once."""
+    """The files that queries write into `folder`. Each file is read once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -125,7 +127,7 @@ def _batch(path: Path) -> WrittenBatch:
 
 
 def account(batches: Iterable[WrittenBatch], sent: Mapping[str, Sequence[int]], faults: Iterable[Fault]) -> Account:
-    """Compare `batches` with `sent`, which has each event's body as a number, by partition and sequence number."""
+    """Compare `batches` with `sent`: partition → the events' bodies, as numbers, in the order of sequence numbers."""
     batches, faults = sorted(batches, key=lambda batch: batch.written), list(faults)
     copies: dict[tuple[str, int], list[WrittenBatch]] = defaultdict(list)
     result = Account(sent=sum(map(len, sent.values())))
@@ -158,7 +160,7 @@ def account(batches: Iterable[WrittenBatch], sent: Mapping[str, Sequence[int]], 
 
 
 def _interruption(batch: WrittenBatch, faults: Iterable[Fault]) -> str | None:
-    """The kind of fault that interrupted a batch between its planning and its checkpoint; None if none did."""
+    """The kind of fault that interrupted a batch between its planning and its checkpoint; None if there was none."""
     query, until = batch.owner.split(".")[0], batch.written + GRACE
     for fault in faults:
         if fault.kind == OUTAGE and fault.began <= until and fault.ended >= batch.written:
@@ -175,7 +177,8 @@ def _described(batch: WrittenBatch, partition: str) -> str:
 
 
 def _disorder(batches: Iterable[WrittenBatch]) -> list[str]:
-    """The events whose sequence number does not rise within one owner's tenure. `batches` are in order of time."""
+    """Descriptions of the events whose sequence number does not increase within an owner's tenure. `batches` must be in
+    the order in which they were written."""
     last: dict[tuple[str, str, int], int] = {}
     found = []
     for batch in batches:

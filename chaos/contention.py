@@ -1,12 +1,13 @@
-"""Many members on one storage account: members without Spark, each a process with the real lease keeper on the real
-Delta store, in an Azurite behind a proxy that delays and counts requests. Each finishes a batch of all its partitions
-once a second. After the group has settled no lease may change its owner, and no member may be silent for long.
+"""Many members on one storage account. The members run without Spark: each is a process with the real lease keeper and
+the real Delta store, in an Azurite behind a proxy that delays and counts requests. Each member finishes a batch of all
+its partitions once a second. After the group has settled, no lease may change its owner, and no member may be silent
+for long.
 
 | what | how it is measured |
 |---|---|
-| changes of owner | rises of epoch after the group has settled: nobody joins or leaves, so none is needed |
-| silence | the longest time for which a member did not renew one of its leases, by the lease duration in force |
-| requests | all of the members, counted by the proxy |
+| changes of owner | increases of epochs after the group has settled; nobody joins or leaves, so none is necessary |
+| silence | the longest time for which a member did not renew a lease, divided by the lease duration in force |
+| requests | all requests of the members, counted by the proxy |
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.progress_policy import OffsetProgress
 
-#: The longest silence, as a part of the lease duration in force: renewals are due at a third of it.
-MOST_SILENCE = 1 / 2
+#: The longest silence allowed, as a fraction of the lease duration in force. Renewals are due after a third of it.
+MAX_SILENCE = 1 / 2
 
 #: Seconds between the ends of two batches of a member.
 _BATCH = 1.0
 
-#: Seconds within which the group must settle, and for which it must not have changed then.
+#: Seconds within which the group must settle, and seconds without a change after which it counts as settled.
 _START_TIMEOUT, _SETTLED_FOR = 300.0, 15.0
 
-#: Seconds that the storage account takes for a request besides its work.
+#: Seconds by which the proxy delays each request.
 _LATENCY = 0.02
 
 _LONGEST = "longest silence of a member, of the lease duration"
@@ -64,7 +65,7 @@ _LOCATION = "az://contention/leases"
 
 @dataclass
 class Measured:
-    """The measurements of one member. `silence` is its longest, as a part of the lease duration in force."""
+    """A member's measurements. `silence` is its longest silence, as a fraction of the lease duration in force."""
 
     commits: int = 0
     conflicts: int = 0
@@ -77,7 +78,7 @@ def lease_duration(snapshot: Snapshot) -> float:
 
 
 class _Hub:
-    """A hub that only has partition ids."""
+    """A hub that has partition ids, but no events."""
 
     def __init__(self, partitions: int) -> None:
         self._ids = tuple(str(partition) for partition in range(partitions))
@@ -92,11 +93,11 @@ class _Hub:
         return None
 
     def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
-        """Nobody reads."""
+        """Do nothing: there are no readers."""
 
 
 class _MeasuredStore(DeltaStore):
-    """The store of the member `owner`, which measures its commits while `measuring` is set."""
+    """The store of the member `owner`. Measures the member's commits while `measuring` is set."""
 
     def __init__(self, options: dict[str, str], owner: str, measuring: Any) -> None:
         super().__init__(_LOCATION, options)
@@ -170,7 +171,7 @@ def _member(
 
 
 def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
-    """Run a batch of all partitions of a member, which ends at once."""
+    """Begin a batch of all partitions of a member, and finish it immediately."""
     owned = keeper.readable()
     epochs = {partition: lease.epoch for partition, lease in owned.items()}
     finished = {}
@@ -184,7 +185,7 @@ def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
 
 @dataclass
 class ContentionResult:
-    """The results. `latency` is in seconds, `lease_duration` that in force at the end."""
+    """The results. Times are in seconds. `lease_duration` is the duration in force at the end."""
 
     settled_after: float
     seconds: float
@@ -195,7 +196,7 @@ class ContentionResult:
 
     @property
     def silence(self) -> float:
-        """The longest silence of any member, as a part of the lease duration in force."""
+        """The longest silence of any member, as a fraction of the lease duration in force."""
         return max(measured.silence for measured in self.seen)
 
     @property
@@ -203,7 +204,8 @@ class ContentionResult:
         return [error for measured in self.seen for error in measured.errors]
 
     def passed(self, most_silence: float) -> bool:
-        """Whether nothing moved, no member failed or did nothing, and none was silent for longer."""
+        """Whether no partition moved, and every member committed, had no errors, and was not silent for longer than
+        `most_silence`."""
         quiet = [measured for measured in self.seen if not measured.commits]
         return self.changes == 0 and self.silence <= most_silence and not self.errors and not quiet
 
@@ -211,7 +213,7 @@ class ContentionResult:
         return count / self.seconds
 
     def numbers(self) -> dict[str, Any]:
-        """What is reported, by name. Times are in seconds."""
+        """The reported numbers by name. Times are in seconds."""
         return {
             "settled after": round(self.settled_after),
             "lease duration in force": self.lease_duration,
@@ -290,9 +292,9 @@ def _changes(before: dict[str, int], after: dict[str, int]) -> int:
 
 
 def run(form: Form) -> bool:
-    """20 members and 128 partitions for five minutes at most. The short form, 10 and 40 for half a minute, fails only
-    if a lease expires: other processes may delay renewals."""
-    members, partitions, most_silence = (10, 40, 1.0) if form.short else (20, 128, MOST_SILENCE)
+    """Run 20 members and 128 partitions for at most five minutes. The short form runs 10 members and 40 partitions for
+    half a minute, and fails only if a lease expires, because other processes can delay renewals."""
+    members, partitions, most_silence = (10, 40, 1.0) if form.short else (20, 128, MAX_SILENCE)
     result = contend(members, partitions, 30.0 if form.short else 60 * min(form.minutes, 5.0))
     bars = {"changes of owner": "0", "errors of members": "0", _LONGEST: f"{most_silence:g}"}
     rows = [(what, f"{value:,}", bars.get(what)) for what, value in result.numbers().items()]

@@ -1,4 +1,4 @@
-"""The schedule of faults, drawn from a seed. Pure."""
+"""The schedule of faults, which is drawn from a seed. Without I/O."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ DETACH = "links detached"
 OUTAGE = "lease table unreachable"
 ADD = "partition added"
 
-#: In the order of the final table. Restarts are no faults of their own: they follow the end of a query.
+#: All kinds, in the order of the final table. Restarts are not scheduled as faults: they follow the end of a query.
 KINDS = (
     KILL_QUERY, KILL_PLANNER, KILL_WORKER, KILL_WRITTEN, PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT,
     STOP, CANCEL, NEW, DROP, BUSY, DETACH, OUTAGE, ADD,
 )  # fmt: skip
 
-#: The faults that wait until the query has come to a step of its sink, and which.
+#: Faults that wait until the query reaches a step of its sink → that step.
 AT_A_STEP = {KILL_WRITTEN: "written", PAUSE_WRITE: "Write", PAUSE_COMMIT: "Commit"}
 
 PAUSES = frozenset({PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT})
 
-#: The faults of one query; all others are of the hub or the lease table.
+#: The faults that affect one query. All others affect the hub or the lease table.
 ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, *AT_A_STEP})
 
-_MOST_ADDED = 2
+_MAX_ADDED = 2
 
-#: Seconds between the beginnings of two faults. Faults overlap: pauses and restarts take longer.
+#: Minimum and maximum seconds from one fault to the next. Faults overlap, because pauses and restarts take longer.
 _GAP = (3.0, 6.0)
 
 
@@ -48,8 +48,8 @@ _GAP = (3.0, 6.0)
 class Step:
     """One fault, `at` seconds after the beginning.
 
-    `victim`, from 0 to 1, selects one of the possible queries. `seconds` is how long the fault lasts, or how long a
-    query that it ends stays stopped. `fresh`: that query restarts with a new checkpoint.
+    `victim`, from 0 to 1, selects one of the possible queries. `seconds` is how long the fault lasts, or, if it ends a
+    query, how long the query stays stopped. If `fresh`, that query restarts with a new checkpoint.
     """
 
     at: float
@@ -60,7 +60,7 @@ class Step:
 
 
 def schedule(seed: int, seconds: float, lease_duration: float, of: Sequence[str] = KINDS) -> list[Step]:
-    """The faults of a run of `seconds`: every kind once, in random order, before any is repeated."""
+    """The faults of a run of `seconds`. Every kind occurs once, in random order, before any kind is repeated."""
     rng = random.Random(seed)
     steps: list[Step] = []
     at, added, kinds = 0.0, 0, list[str]()
@@ -69,13 +69,13 @@ def schedule(seed: int, seconds: float, lease_duration: float, of: Sequence[str]
         if at >= seconds:
             return steps
         if not kinds:
-            kinds = [kind for kind in of if kind != ADD or added < _MOST_ADDED]
+            kinds = [kind for kind in of if kind != ADD or added < _MAX_ADDED]
             rng.shuffle(kinds)
         kind = kinds.pop()
         added += kind == ADD
         if kind in (PAUSE_QUERY, PAUSE_PLANNER, OUTAGE):
             lasts = lease_duration * rng.uniform(1.3, 2.0)
-        elif kind in (PAUSE_WRITE, PAUSE_COMMIT):  # so that others have written meanwhile
+        elif kind in (PAUSE_WRITE, PAUSE_COMMIT):  # long enough for another query to write meanwhile
             lasts = lease_duration * rng.uniform(2.0, 3.0)
         else:
             lasts = rng.uniform(0.5, 3.0)

@@ -1,4 +1,4 @@
-"""A hub under load and the queries that share it, for the chaos run and the handover measurements."""
+"""A hub under load, and the queries that share it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ HUB, COPY = "hub", "copy"
 #: Seconds for which a token is valid.
 LIFE = 20.0
 
-#: The leader may remove the data file of a version during a read; the next attempt reads a newer version.
+#: The leader can remove the data file of a version while it is being read; the next attempt reads a newer version.
 _READ_ATTEMPTS = 3
 
-#: Batches of at least the last minute: three queries on two cores write two or three batches per second.
+#: Number of batches that cover at least the last minute: three queries on two cores write two or three per second.
 _RECENT_BATCHES = 400
 
 #: Seconds that Spark may take to start on a busy machine.
 START_TIMEOUT = 240.0
 
 
-#: What the sink needs, in another order than the source's.
+#: The columns that the sink needs, in a different order from the source's.
 _COLUMNS = "partitionKey string, sequenceNumber long, body string, partition string"
 
 
 class Fleet:
-    """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
+    """A context manager that runs an emulator with a hub, the hub's producer, and query processes, and ends them all.
 
-    All files are in a temporary folder, or in `keep`, which is not removed. `exactly_once`: the queries also write into
-    one Delta table, `target`; `copy`: to the hub `COPY`. `tokens`: theirs expire after `LIFE` seconds. With a `seed`
-    each process reads in a way of its own, drawn from that.
+    All files are in a temporary folder, or in `keep`, which is not removed. With `exactly_once`, the queries also write
+    to one Delta table, `target`; with `copy`, they also write to the hub `COPY`. With `tokens`, the queries use tokens
+    that expire after `LIFE` seconds. With a `seed`, which settings each process reads with is drawn from the seed.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Fleet:
         self._stack.close()
 
     def launch(self, name: str, **more: str) -> QueryProcess:
-        """Start a process, which prepares to run queries with `more` options in the background."""
+        """Start a process that can run queries with `more` options. It gets ready in the background."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ class Fleet:
         return process
 
     def target_rows(self) -> list[tuple[str, int, str]]:
-        """What the target holds: partition, sequence number and body of each row."""
+        """The partition, sequence number and body of each row in the target."""
         if not deltalake.DeltaTable.is_deltatable(self.target):
             return []
         table = deltalake.DeltaTable(self.target).to_pyarrow_table(columns=["partition", "sequenceNumber", "body"])
@@ -147,7 +147,7 @@ class Fleet:
         return self.store.read()
 
     def shared_by(self, *names: str) -> bool:
-        """Whether these queries own all partitions, as evenly as possible, and no handover is pending."""
+        """Whether these queries own all partitions as evenly as possible, and no handover is pending."""
         leases = self.snapshot().leases.values() if self.store.exists() else ()
         owned = Counter(lease.owner for lease in leases)
         least, most = self._partitions // len(names), -(-self._partitions // len(names))
@@ -159,7 +159,8 @@ class Fleet:
         )
 
     def read_by_owners(self) -> bool:
-        """Whether each partition's owner has recently written a batch of it, in its present epoch."""
+        """Whether each partition's owner has recently written a batch that contains the partition, with its current
+        epoch."""
         read = {
             (batch.owner, partition, epoch)
             for batch in self.sink.batches[-_RECENT_BATCHES:]
@@ -168,7 +169,7 @@ class Fleet:
         return all((lease.owner, lease.partition, lease.epoch) in read for lease in self.snapshot().leases.values())
 
     def checkpointed(self) -> bool:
-        """Whether the group's checkpoints cover every event sent."""
+        """Whether the group's checkpoints cover all events that were sent."""
         leases = self.snapshot().leases
         return all(
             (lease := leases.get(partition)) is not None
@@ -177,7 +178,7 @@ class Fleet:
         )
 
     def wait_for(self, condition: Any, what: str, timeout: float = START_TIMEOUT) -> None:
-        """Wait for `condition` while reading what is written. Raises `TimeoutError`."""
+        """Wait for `condition`, and meanwhile read the files that the queries write. Raises `TimeoutError`."""
 
         def met() -> bool:
             self.sink.poll()
@@ -191,5 +192,5 @@ class Fleet:
 
 
 def _way(random: random.Random) -> dict[str, Any]:
-    """What may differ between two processes that must give the same rows."""
+    """Draw settings that must not affect the rows that a process writes."""
     return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}

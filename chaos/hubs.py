@@ -1,4 +1,4 @@
-"""All events of a hub, read by Azure's own client, and what differs between a hub and its copy."""
+"""Reads all events in a hub with Azure's own client, and finds the differences between a hub and its copy."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from chaos.processes import wait_for
 from spark_ehbalance.emulator import Emulator
 
-#: By key and partition, in order: the body and the properties, with their types, of each event.
+#: (Key, partition) → the body and the properties, with their types, of each event, in order.
 Events = Mapping[tuple[str, str], list[tuple[object, ...]]]
 
 
 def ends(emulator: Emulator, hub: str) -> list[int]:
-    """The number of events of each partition."""
+    """The number of events in each partition."""
     found = list[int]()
-    with contextlib.suppress(ValueError):  # there are no more
+    with contextlib.suppress(ValueError):  # there are no more partitions
         while True:
             found.append(emulator.partition_state(hub, len(found)).next_sequence_number)
     return found
 
 
 def read_hub(emulator: Emulator, hub: str) -> Events:
-    """All events. Raises `TimeoutError`."""
+    """All events in the hub. Raises `TimeoutError`."""
     found, total = defaultdict[tuple[str, str], list[tuple[object, ...]]](list), sum(ends(emulator, hub))
 
     def add(context: Any, events: list[EventData]) -> None:
@@ -49,13 +49,13 @@ def read_hub(emulator: Emulator, hub: str) -> Events:
 
 
 def copy_differences(sent: Events, found: Events) -> tuple[int, list[str]]:
-    """The number of repeated events, and everything else that is wrong."""
+    """The number of repeated events, and descriptions of all other differences."""
     partitions = Counter(key for key, _ in found)
     wrong = [f"{key} is in {count} partitions" for key, count in partitions.items() if count > 1]
-    by_key = {key: [*dict.fromkeys(events)] for (key, _), events in found.items()}  # the first of each event
+    by_key = {key: [*dict.fromkeys(events)] for (key, _), events in found.items()}  # the first copy of each event
     for (key, _), events in sent.items():
         if by_key.get(key) != events:
             missing = Counter(events) - Counter(by_key.get(key, []))
             what = f"{missing.total()} events are missing" if missing else "events are too many, or not in order"
-            wrong.append(f"of {key} {what}")
+            wrong.append(f"key {key}: {what}")
     return sum(len(events) - len({*events}) for events in found.values()), wrong

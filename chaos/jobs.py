@@ -1,5 +1,5 @@
-"""Runs each job by the command that its documentation names, on a Spark with executors of their own: with a SIGKILL of
-all its processes in the middle of its work, and then again to the end. Then every row is checked."""
+"""Runs each job with the command in its documentation, on a Spark with separate executor processes. The first run ends
+with a SIGKILL of all processes in the middle of the work; the second finishes the work. Then every row is checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MASTER = "local-cluster[2,1,1024]"
 
 PARTITIONS = 4
 
-#: Events of each hub; a job has much to do after its first batch.
+#: Events per hub, and events per batch: most of the work remains after the first batch.
 EVENTS, BATCH = 6_000, 1_000
 
 #: The numbers of the events of each partition.
@@ -52,7 +52,7 @@ Rows = Counter[tuple[object, ...]]
 
 
 class Case(ABC):
-    """A job on files in a new `folder`, and on a hub of its own."""
+    """A job that uses files in a new `folder`, and its own hub."""
 
     name: ClassVar[str]
 
@@ -66,7 +66,7 @@ class Case(ABC):
         """Fill the hub."""
 
     def settings(self) -> dict[str, str]:
-        """The job's settings besides those in its file, without their common prefix."""
+        """The job's settings in addition to those in its file, without their common prefix."""
         return {
             "checkpointLocation": f"{self.folder}/checkpoint",
             "trigger": "availableNow",
@@ -83,12 +83,13 @@ class Case(ABC):
 
     @abstractmethod
     def problems(self) -> list[str]:
-        """What is wrong with the result of the job."""
+        """Descriptions of everything that is wrong with the job's result."""
 
 
 def fill(emulator: Emulator, hub: str, numbers: range, body: Callable[[int], str] = str) -> Rows:
-    """Send to each partition events with these `numbers`. Returns partition, sequence number and body of each."""
-    with contextlib.suppress(ValueError):  # it exists
+    """Send events with these `numbers` to each partition. Returns the partition, sequence number and body of each
+    event."""
+    with contextlib.suppress(ValueError):  # it already exists
         emulator.add_hub(hub, PARTITIONS)
     sent = Rows()
     for partition in map(str, range(PARTITIONS)):
@@ -99,7 +100,7 @@ def fill(emulator: Emulator, hub: str, numbers: range, body: Callable[[int], str
 
 
 def table_rows(table: Path, columns: Collection[str]) -> Rows:
-    """The rows of the Delta table, which may not exist yet, in these columns."""
+    """These columns of all rows in the Delta table. There are no rows if it does not exist yet."""
     with contextlib.suppress(DeltaError, OSError):
         rows = deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=[*columns])
         return Counter(zip(*(rows[name].to_pylist() for name in columns), strict=True))
@@ -107,7 +108,7 @@ def table_rows(table: Path, columns: Collection[str]) -> Rows:
 
 
 def differences(found: Rows, sent: Rows, what: str) -> list[str]:
-    """Missing and surplus rows, in a line each."""
+    """One line about missing rows, and one about surplus rows, if there are any."""
     kinds = (("missing from", sent - found), ("too many in", found - sent))
     return [f"{rows.total():,} rows are {verb} {what}, such as {next(iter(rows))}" for verb, rows in kinds if rows]
 
@@ -151,7 +152,7 @@ class BatchToDelta(StreamToDelta):
 
 
 def _next_second() -> int:
-    """Wait until a second has begun. Returns it."""
+    """Wait until the next second begins. Returns that second."""
     second = int(time.time()) + 1
     while time.time() < second:
         time.sleep(0.01)
@@ -186,14 +187,14 @@ class ParseToDelta(StreamToDelta):
 
 
 def _made(number: int) -> str:
-    """Every tenth body cannot be parsed: it is cut off, or lacks a field."""
+    """A body. Every tenth cannot be parsed: it is truncated, or lacks a field."""
     if number % 20 == 0:
         return f'{{"id": "event {number}'
     return json.dumps({"id": f"event {number}", "delay": number} if number % 10 else {"delay": number})
 
 
 class CopyHub(Case):
-    """Every event is in the other hub with its key and its properties, and those of a key are in order."""
+    """Every event is in the other hub with its key and its properties, and the events of each key are in order."""
 
     name = "copy_hub"
 
@@ -221,7 +222,7 @@ CASES: tuple[type[Case], ...] = (StreamToDelta, BatchToDelta, ParseToDelta, Copy
 
 
 def spark_home(folder: Path) -> Path:
-    """A Spark that is the installed one, but has its workers' folders in `folder`."""
+    """Link the installed Spark into `folder`, so that its workers write their files there."""
     if not folder.exists():
         folder.mkdir()
         for path in Path(pyspark.__file__).parent.iterdir():
@@ -230,7 +231,7 @@ def spark_home(folder: Path) -> Path:
 
 
 def submit(case: Case, home: Path, log_file: Path) -> subprocess.Popen[bytes]:
-    """Start the job in a session of its own."""
+    """Start the job as the leader of a new session of processes."""
     settings = {f"spark.ehbalance.job.{name}": value for name, value in case.settings().items()}
     java = f"-Dlog4j2.configurationFile=conf/log4j2.properties -XX:+UseSerialGC {SOON}"
     settings |= {
@@ -260,7 +261,8 @@ def submit(case: Case, home: Path, log_file: Path) -> subprocess.Popen[bytes]:
 
 
 def run_job(case: Case, until: Callable[[], bool] = lambda: False) -> None:
-    """Run the job to its end, or kill it as soon as `until` holds. Raises `TimeoutError`, and `OSError` if it fails."""
+    """Run the job to its end, or kill it as soon as `until` returns true. Raises `TimeoutError`, and `OSError` if the
+    job fails."""
     log_file, deadline = case.folder / "job.log", time.monotonic() + _TIMEOUT
     process = submit(case, spark_home(case.folder.parent / "spark"), log_file)
     try:

@@ -1,9 +1,10 @@
-"""How long a partition is not read while it moves, by the source's default settings and under load.
+"""Measures how long a partition is not read while it moves, with the source's default settings and under load.
 
-Planned moves come from a join, a drain, its end, and a leave: no event may be missing or read twice. *Idle beyond the
-batch* = begin of the new owner's first batch with the partition - end of the old owner's last one - time in between in
-which the new owner's query ran other batches. Then come `query.stop()`, and SIGKILL of driver, JVM, planner and
-workers: *read elsewhere after* is the time until another query has written events of each of the partitions.
+Planned moves are caused by a join, a drain, the end of the drain, and a leave. No event may be missing or read twice.
+*Idle beyond the batch* is the time from the end of the old owner's last batch with the partition to the begin of the
+new owner's first one, minus the time in which the new owner ran other batches. Then follow `query.stop()`, and a
+SIGKILL of the driver, JVM, planner and workers. *Read elsewhere after* is the time until another query has written
+events from each of the partitions.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from spark_ehbalance.query.options import Options
 
 PARTITIONS, RATE = 8, 200.0
 
-#: The bars in seconds. The other query's batches may add two seconds on a busy machine.
-MOST_IDLE, MOST_AFTER_STOP = 1.0, 5.0
-MOST_AFTER_KILL = Options.lease_duration + Options.balance_interval + 2.0
+#: The limits in seconds. On a busy machine, the other query's batches can add two seconds.
+MAX_IDLE, MAX_READ_AFTER_STOP = 1.0, 5.0
+MAX_READ_AFTER_KILL = Options.lease_duration + Options.balance_interval + 2.0
 
 #: Seconds within which the group must be balanced again: four times a lease and an interval, for a busy machine.
 _SETTLE_TIMEOUT = 4 * (Options.lease_duration + Options.balance_interval)
@@ -37,13 +38,13 @@ class Measurement:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._processes = {name: fleet.launch(name) for name in "abc"}
-        self._acts: list[tuple[float, float]] = []  # begin and end of the planned ones
+        self._acts: list[tuple[float, float]] = []  # begin and end of each planned move
 
     def start(self, name: str) -> None:
         self._processes[name].command("start", owner=f"{name}.1")
 
     def warm_up(self) -> None:
-        """The first batches of any Spark application are slow."""
+        """Run all queries for a while, because the first batches of any Spark application are slow."""
         self.start("a")
         self.start("b")
         self._fleet.producer.start()
@@ -54,7 +55,7 @@ class Measurement:
         self._settle("a", "b")
 
     def move(self, count: int) -> list[float]:
-        """The idle seconds of at least `count` planned moves."""
+        """Make planned moves until there are at least `count`. Returns the idle seconds of each."""
         planned: list[tuple[Callable[[], None], tuple[str, ...]]] = [
             (lambda: self.start("c"), ("a", "b", "c")),
             (lambda: self._drain("a"), ("b", "c")),
@@ -71,7 +72,8 @@ class Measurement:
         return idle
 
     def end(self, name: str, end: Callable[[QueryProcess], None]) -> tuple[float, Fault]:
-        """End a query. Returns the time until another has written events of all its partitions, and the fault."""
+        """End a query with `end`. Returns the time until other queries have written events from all its partitions, and
+        the fault."""
         owned = {lease.partition for lease in self._fleet.snapshot().owned_by(f"{name}.1")}
         began = time.time()
         end(self._processes[name])
@@ -99,14 +101,14 @@ class Measurement:
                 raise TimeoutError(f"the drain was refused: {refused[0].reason}")
 
     def _settle(self, *names: str) -> None:
-        """Wait until these queries share all partitions evenly and have written a batch of each."""
+        """Wait until these queries share all partitions evenly and have written a batch from each partition."""
         fleet = self._fleet
         what = f"{', '.join(names)} share the partitions"
         fleet.wait_for(lambda: fleet.shared_by(*names) and fleet.read_by_owners(), what, _SETTLE_TIMEOUT)
 
 
 def idle_times(batches: Sequence[WrittenBatch], acts: Sequence[tuple[float, float]]) -> list[float]:
-    """The idle seconds of each change of a partition's owner during one of the `acts`."""
+    """The idle seconds of each partition that changed its owner during one of the `acts`."""
     found, last, by_owner = list[float](), dict[str, WrittenBatch](), defaultdict[str, list[WrittenBatch]](list)
     for batch in sorted(batches, key=lambda batch: batch.written):
         for partition in batch.epochs:
@@ -120,13 +122,13 @@ def idle_times(batches: Sequence[WrittenBatch], acts: Sequence[tuple[float, floa
 
 
 def idle_time(left: float, taken: float, others: Sequence[WrittenBatch]) -> float:
-    """The time between two batches of a partition, without the other batches that the new owner ran meanwhile."""
+    """The time between two batches with a partition, without the time in which the new owner ran other batches."""
     busy = sum(max(0.0, min(taken, batch.written) - max(left, batch.began)) for batch in others)
     return max(0.0, taken - left - busy)
 
 
 def run(form: Form) -> bool:
-    """Measure 20 planned moves, or 4 in the short form, and both unplanned ends."""
+    """Measure 20 planned moves, or 4 in the short form, and both unplanned ends of a query."""
     with Fleet(PARTITIONS, RATE, {}, keep=form.keep) as fleet:
         measurement = Measurement(fleet)
         measurement.warm_up()
@@ -141,10 +143,10 @@ def run(form: Form) -> bool:
     median, planned = statistics.median(idle), found.duplicates - found.explained.total()
     rows = [
         ("planned moves", len(idle), ""),
-        ("idle beyond the batch, median", f"{median:.2f} s", f"{MOST_IDLE:g} s"),
+        ("idle beyond the batch, median", f"{median:.2f} s", f"{MAX_IDLE:g} s"),
         ("idle beyond the batch, longest", f"{max(idle):.2f} s", ""),
-        ("query.stop(), read elsewhere after", f"{stopped:.1f} s", f"{MOST_AFTER_STOP:g} s"),
-        ("SIGKILL, read elsewhere after", f"{killed:.1f} s", f"{MOST_AFTER_KILL:g} s"),
+        ("query.stop(), read elsewhere after", f"{stopped:.1f} s", f"{MAX_READ_AFTER_STOP:g} s"),
+        ("SIGKILL, read elsewhere after", f"{killed:.1f} s", f"{MAX_READ_AFTER_KILL:g} s"),
         ("events sent", found.sent, ""),
         ("missing", len(found.missing), "0"),
         ("read twice, planned moves", planned, "0"),
@@ -153,5 +155,5 @@ def run(form: Form) -> bool:
     print_table(("what", "value", "bar"), rows, "moves")
     for line in [*found.unexplained[:20], *found.disorder[:20]]:
         log(line)
-    on_time = median <= MOST_IDLE and stopped <= MOST_AFTER_STOP and killed <= MOST_AFTER_KILL
+    on_time = median <= MAX_IDLE and stopped <= MAX_READ_AFTER_STOP and killed <= MAX_READ_AFTER_KILL
     return found.passed and not planned and on_time

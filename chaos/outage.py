@@ -1,8 +1,8 @@
-"""Makes a local lease table unreachable for a while, at once and for readers and writers alike.
+"""Makes a local lease table unreachable for a while, for all readers and writers at the same moment.
 
 One system call (`renameat2` with `RENAME_EXCHANGE`) exchanges the table's folder with a plain file, so every path below
-it fails with "not a directory". Permissions would not stop root, and after a plain rename of the folder a writer that
-has the table open would create the folder again and commit into it.
+it fails with "not a directory". Permissions would not stop root. After a plain rename of the folder, a writer that has
+the table open would create the folder again and commit into it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outage:
         self.active = True
 
     def end(self) -> None:
-        """Make it reachable again; a second call does nothing."""
+        """Make the table reachable again. A second call does nothing."""
         if self.active:
             exchange(self._folder, self._aside)
             self.active = False

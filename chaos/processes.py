@@ -1,4 +1,4 @@
-"""The query processes: starts, commands, kills, pauses and ends them."""
+"""Starts, commands and kills query processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QueryProcess:
     """A Spark application in its own process tree."""
 
     def __init__(self, settings: Settings, log: Path, program: str = "chaos.query") -> None:
-        """`program`: the module to run, which takes commands as `chaos.query` does."""
+        """`program` is the module to run. It must accept the same commands as `chaos.query`."""
         self._journal = log.with_suffix(".jsonl")
         self._position = 0
         temporary = Path(settings.folder) / "tmp"
@@ -39,12 +39,12 @@ class QueryProcess:
                 stdout=out,
                 stderr=errors,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches the starting process alone
+                start_new_session=True,  # so that Ctrl-C reaches only the starting process
                 env=_environment(temporary),
             )
 
     def command(self, do: str, **details: str) -> None:
-        """Send a command; its result appears in the journal."""
+        """Send a command. Its result appears in the journal."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **details}) + "\n")
@@ -59,16 +59,16 @@ class QueryProcess:
         return [json.loads(line) for line in complete if line.startswith("{")]
 
     def planner(self) -> list[int]:
-        """The ids of the planner process, if there is one."""
+        """The ids of the planner processes."""
         return self._matching("python_streaming_source_runner")
 
     def workers(self) -> list[int]:
-        """The ids of the Python workers that read, without the daemon that forks them."""
+        """The ids of the Python workers, without the daemon that forks them."""
         daemons = set(self._matching("pyspark.daemon pyspark.worker"))
         return [process.pid for process in self.tree() if process.parent in daemons]
 
     def tree(self) -> list[Process]:
-        """The processes of this one's session. All its descendants belong to it, even after this process has ended."""
+        """All processes in this process's session: its descendants belong to it even after this process has ended."""
         return of_session(self._process.pid)
 
     def kill(self) -> None:
@@ -87,13 +87,13 @@ def running() -> list[Process]:
 
 
 def of_session(leader: int) -> list[Process]:
-    """The processes of the session that the process `leader` has begun."""
+    """The processes in the session that the process `leader` started."""
     return [process for process in running() if _session_of(process.pid) == leader]
 
 
 def kill_session(leader: int) -> None:
-    """Send SIGKILL to all processes of a session."""
-    # Pause all first, so that none can react to the end of another.
+    """Send SIGKILL to all processes in a session."""
+    # Pause all processes first, so that none can react to the end of another.
     send((process.pid for process in of_session(leader)), signal.SIGSTOP)
     send((process.pid for process in of_session(leader)), signal.SIGKILL)
 
@@ -112,7 +112,7 @@ def send(pids: Iterable[int], which: signal.Signals) -> None:
 
 
 def wait_for(condition: Any, what: str, timeout: float) -> None:
-    """Wait until `condition()` holds. Raises `TimeoutError`."""
+    """Wait until `condition()` is true. Raises `TimeoutError`."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -129,5 +129,5 @@ def _environment(temporary: Path) -> dict[str, str]:
         # Spark's launcher starts another small JVM.
         "SPARK_LAUNCHER_OPTS": f"-XX:-UsePerfData -Djava.io.tmpdir={temporary}",
     }
-    environment.pop("SPARK_HOME", None)  # it may be of another Spark
+    environment.pop("SPARK_HOME", None)  # it could point to another Spark
     return environment

@@ -16,10 +16,10 @@ _KEYS = 997
 
 
 class Producer:
-    """Appends `rate` events per second to a hub in its own thread; it must be the hub's only producer.
+    """Appends `rate` events per second to a hub, in its own thread. It must be the hub's only producer.
 
-    The body of event N is N; its partition key, one of many, determines the partition. `sent[partition]` lists the
-    bodies' numbers by sequence number.
+    The body of event N is N. Its partition key, one of many, determines the partition. `sent[partition]` lists the
+    numbers in the bodies, indexed by sequence number.
     """
 
     def __init__(self, emulator: Emulator, hub: str, partitions: int, rate: float) -> None:
@@ -36,7 +36,7 @@ class Producer:
         return self._next
 
     def by_key(self) -> dict[tuple[str, str], list[tuple[object, ...]]]:
-        """The bodies of the events sent, in order, by partition key and partition."""
+        """The bodies of the events that were sent, in order, by partition key and partition."""
         found: dict[tuple[str, str], list[tuple[object, ...]]] = defaultdict(list)
         for partition, numbers in self.sent.items():
             for number in numbers:
@@ -47,7 +47,7 @@ class Producer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and wait for the last event. Raises the error that ended the thread, if any."""
+        """Stop, and wait for the last event. Raises the error that ended the thread, if there was one."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -55,7 +55,7 @@ class Producer:
             raise self.error
 
     def add_partitions(self, count: int) -> None:
-        """Send also to `count` new partitions, which the hub must already have."""
+        """Send to `count` more partitions, which the hub must already have."""
         self.sent |= {str(self._partitions + more): [] for more in range(count)}
         self._partitions += count
 

@@ -1,18 +1,18 @@
 """One Spark application in its own process: `python -m chaos.query SETTINGS`, with `SETTINGS` as JSON.
 
-It reads commands as JSON lines from standard input and writes events as JSON lines to standard output. It restarts a
+It reads commands as JSON lines from standard input, and writes events as JSON lines to standard output. It restarts a
 failed query from its checkpoint, as a job scheduler does. The sink appends: it writes one Parquet file per batch and
-renames it into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no
-duplicate is hidden. Before that, `write_once` writes the batch into the Delta table `target`, and the sink writes it to
-the hub `copy`. The frame is not persisted: so `write_once` reads from the hub within its transaction, as it does alone,
-and may lose a lease there.
+renames it into place, so a batch is either completely visible or not visible. A batch that runs again creates another
+file, so no duplicate is hidden. Before that, `write_once` writes the batch to the Delta table `target`, and the sink
+writes it to the hub `copy`. The frame is not persisted, so that `write_once` reads from the hub within its transaction,
+as it does when it is the only sink, and can lose a lease at that point.
 
 | command | effect |
 |---|---|
 | `{"do": "start", "owner": …}` | starts a query with the owner id `owner`, which is also the name of its checkpoint |
 | `{"do": "stop"}` | `spark_ehbalance.stop(query)` |
 | `{"do": "cancel"}` | `query.stop()`, which interrupts the running batch |
-| `{"do": "halt", "step": …}` | the next batch waits, once, before this step of `write_once`, or when it is `written` |
+| `{"do": "halt", "step": …}` | the next batch waits once, before this step of `write_once`, or after it is `written` |
 | `{"do": "go"}` | the batch continues, or the `halt` is cancelled |
 | end of input | the process ends |
 """
@@ -57,9 +57,10 @@ _HALT_TIMEOUT = 60.0
 class Settings:
     """The settings of a query process.
 
-    `trigger` is a processing-time interval; with "" each batch starts after the last. `target`: a Delta table, or "".
-    `copy`: the connection string of a hub to which the batches are written too, or "". `columns`: the columns that the
-    query reads, or "" for all. `unix_socket`: whether Spark talks to its Python workers by one.
+    `trigger` is a processing-time interval; if it is "", each batch starts as soon as the last one ends. `target` is a
+    Delta table, or "". `copy` is the connection string of a hub to which the batches are written too, or "". `columns`
+    are the columns that the query reads, or "" for all. `unix_socket` determines whether Spark and its Python workers
+    communicate over a Unix socket.
     """
 
     folder: str
@@ -75,7 +76,7 @@ class Settings:
 
 
 class Halt:
-    """Lets a batch wait at a step of its sink, where a fault is to meet it."""
+    """Makes a batch wait at a step of its sink, so that a fault can be injected there."""
 
     def __init__(self) -> None:
         self._step = ""
@@ -90,7 +91,7 @@ class Halt:
         self._go.set()
 
     def reached(self, step: str) -> None:
-        """Wait if the batch is to halt at `step`."""
+        """Wait here if the batch was ordered to halt at `step`."""
         if self._step == step:
             self._step = ""
             report("halted", step=step)
@@ -157,7 +158,7 @@ def session(settings: Settings) -> SparkSession:
         **(DELTA if settings.target else {}),
         UNIX_SOCKET: str(settings.unix_socket).lower(),
     }
-    # As on a cluster, a task runs again if its worker is killed.
+    # A task runs again if its worker is killed, as on a cluster.
     return spark_session("local[2, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
 
 
@@ -191,7 +192,8 @@ def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> t
 
 
 def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[DataFrame, int, float], None]:
-    """A function that appends a batch: its events, their planned epochs, and the times of begin and end."""
+    """A function that appends a batch: the events, their planned epochs, and the times at which the batch began and was
+    written."""
 
     def write(events: DataFrame, batch: int, began: float) -> None:
         table = events.toArrow()
@@ -210,7 +212,7 @@ def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[Dat
 
 
 def _observed(halt: Halt, step: Step, df: DataFrame, batch: SourceBatch, target: Target) -> Any:
-    """`carry_out` that halts at the commanded step and reports its result."""
+    """Call `carry_out`, but first halt if this step was ordered to, and report the result of a commit."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)
     if isinstance(step, Commit):
@@ -219,7 +221,8 @@ def _observed(halt: Halt, step: Step, df: DataFrame, batch: SourceBatch, target:
 
 
 def _epochs(offset: Path) -> dict[str, int]:
-    """The epoch of each partition in a batch that Spark has logged. A batch that runs again has later epochs."""
+    """The epoch of each partition in a batch that Spark has logged. If a batch runs again, its actual epochs are
+    higher."""
     end = json.loads(offset.read_text().splitlines()[2])
     return {partition: range_["epoch"] for partition, range_ in end["partitions"].items()}
 

@@ -1,4 +1,4 @@
-"""A TCP server in a thread of its own that stands between clients and a server of this machine."""
+"""A TCP server, in its own thread, between clients and a server on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _T = TypeVar("_T", bound="Relay")
 
 
 class Relay:
-    """Listens on `port` between `with` and its end, and passes each connection on to the port `target`.
+    """Listens on `port` for the duration of a `with` block, and forwards each connection to the port `target`.
 
-    Subclasses override `serve` to do something else with a connection.
+    Subclasses override `serve` to handle connections differently.
     """
 
     def __init__(self, target: int = 0) -> None:
@@ -47,7 +47,7 @@ class Relay:
         await self.join(reader, writer, self._target)
 
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-        """Pass everything on to this port of this machine, and back."""
+        """Connect to this port on this machine, and forward all bytes in both directions."""
         there, back = await asyncio.open_connection("127.0.0.1", port)
         try:
             await asyncio.gather(_copy(reader, back), _copy(there, writer))

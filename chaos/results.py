@@ -1,4 +1,4 @@
-"""What a scenario is given, and how it prints its results."""
+"""The options of a scenario, and functions that print its results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Form:
 
 
 def log(line: object) -> None:
-    """Print a line at once, also into a pipe."""
+    """Print a line immediately, even if the output is a pipe."""
     print(line, flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
-    """All columns but the first are aligned to the right."""
+    """Print a table. All columns except the first are aligned to the right."""
     Console(width=None if sys.stdout.isatty() else 150).print(table(columns, rows, title=title, right=columns[1:]))

@@ -1,11 +1,12 @@
-"""Queries under faults: they share a hub under load while a schedule drawn from the seed kills, pauses, stops and
-starts them, disturbs their connections, makes the lease table unreachable and adds partitions.
+"""Queries under faults. They share a hub under load, while a schedule drawn from the seed kills, pauses, stops and
+starts them, disturbs their connections, makes the lease table unreachable, and adds partitions.
 
-Each process reads in a way that is drawn too: with or without Spark's Unix socket, all columns or four. At the end the
-queries read the rest, and every event is accounted for. Of the plain appends to files none may be missing, and an event
-that was read twice must be in a batch that a fault interrupted between its planning and its checkpoint. A Delta table,
-into which all queries write the same batches with `write_once`, must hold every event exactly once. A second hub, into
-which `copy` writes them too, must have all of them, each key in order.
+How each process reads is also drawn from the seed: with or without Spark's Unix socket, and all columns or only four.
+At the end, the queries read the rest, and every event is accounted for. In the files to which the queries append, no
+event may be missing, and an event that was read twice must be in a batch that a fault interrupted between its planning
+and its checkpoint. The Delta table to which all queries write the same batches with `write_once` must contain every
+event exactly once. The second hub, to which the queries of `copy` also write, must contain all events, and the events
+of each key in order.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ LEASE_DURATION = 6.0
 PARTITIONS = 8
 RATE = 200.0
 
-#: Queries at the beginning and at most.
-_QUERIES, _MOST_QUERIES = 3, 4
+#: Number of queries at the beginning, and the maximum number.
+_QUERIES, _MAX_QUERIES = 3, 4
 
-#: Seconds that a graceful stop of a query may take.
+#: Maximum seconds that a graceful stop of a query takes.
 _STOP_TIMEOUT = 90.0
 
 #: Seconds between two lines of progress.
 _PROGRESS = 10.0
 
-#: Seconds in which a query must come to the step of its sink at which a fault is to meet it.
+#: Seconds within which a query must reach the step of its sink at which a fault is injected.
 _STEP_TIMEOUT = 30.0
 
 
@@ -51,10 +52,10 @@ class Query:
     name: str
     process: QueryProcess
     generation: int = 1
-    running: bool = False  # its process has reported that the query runs
-    busy: bool = False  # a fault is in progress
-    halted: bool = False  # it waits for a fault at a step of its sink
-    late: bool = False  # its transaction has begun before it was paused
+    running: bool = False  # its process has reported that the query is running
+    busy: bool = False  # a fault of this query is in progress
+    halted: bool = False  # it is waiting for a fault at a step of its sink
+    late: bool = False  # it was paused within a transaction
 
     @property
     def owner(self) -> str:
@@ -72,11 +73,11 @@ class Chaos:
         self.injected: Counter[str] = Counter()
         self.skipped = 0
         self.failures: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()  # of transactions of the exactly-once target
+        self.outcomes: Counter[str] = Counter()  # of transactions on the exactly-once target
         self._names = iter("abcdefgh")
 
     def run(self) -> None:
-        """Start the queries, inject all faults, and drain. Raises `TimeoutError` if a step takes too long."""
+        """Start the queries, inject all faults, and read the rest. Raises `TimeoutError` if a step takes too long."""
         for _ in range(_QUERIES):
             self._new_query()
         self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
@@ -106,11 +107,11 @@ class Chaos:
         victim = None
         if step.kind in ON_A_QUERY:
             candidates = [query for query in self._queries if query.running and not query.busy]
-            if len(candidates) < 2:  # one query must continue reading
+            if len(candidates) < 2:  # at least one query must continue to read
                 self.skipped += 1
                 return
             victim = candidates[int(step.victim * len(candidates))]
-        elif (step.kind == faults.NEW and len(self._queries) == _MOST_QUERIES) or (
+        elif (step.kind == faults.NEW and len(self._queries) == _MAX_QUERIES) or (
             step.kind == faults.OUTAGE and self._outage.active
         ):
             self.skipped += 1
@@ -136,7 +137,7 @@ class Chaos:
             elif victim.running and time.monotonic() < deadline:
                 self._after(0.05, halted)
             else:
-                log(f"  {victim.name} did not come to the step {AT_A_STEP[step.kind]!r}")
+                log(f"  {victim.name} did not reach the step {AT_A_STEP[step.kind]!r}")
                 victim.process.command("go")
                 victim.busy = False
                 self.injected[step.kind] -= 1
@@ -176,7 +177,7 @@ class Chaos:
                 if victim.running and time.monotonic() < deadline:
                     self._after(0.2, stopped)
                     return
-                if kind == faults.CANCEL:  # a graceful stop must not lead to a duplicate, so it explains none
+                if kind == faults.CANCEL:  # a graceful stop must not cause duplicates, so it explains none
                     self.faults.append(Fault(kind, victim.name, now, time.time()))
                 self._after(step.seconds, lambda: self._start_again(victim, step.fresh))
 
@@ -214,7 +215,7 @@ class Chaos:
         query.process.command("start", owner=query.owner)
 
     def _launch(self, name: str) -> QueryProcess:
-        """Every second query checkpoints only with renewals."""
+        """Start a process. Every second query writes checkpoints only together with renewals."""
         return self._fleet.launch(name, **({"checkpointInterval": "1 minute"} if name in "aceg" else {}))
 
     def _relaunch(self, query: Query, fresh: bool) -> None:
@@ -228,7 +229,7 @@ class Chaos:
         query.busy = query.late = False
 
     def _watch(self) -> None:
-        """Read what the queries have reported and written."""
+        """Process everything that the queries have reported and written since the last call."""
         self._fleet.sink.poll()
         for query in self._queries:
             for event in query.process.new_events():
@@ -273,7 +274,7 @@ class Chaos:
         heapq.heappush(self._due, (at, next(self._order), action))
 
     def _drain(self) -> None:
-        """Wait without faults until everything is read, then stop all queries gracefully."""
+        """Inject no more faults, wait until everything is read, and then stop all queries gracefully."""
         fleet = self._fleet
         log("no more faults; reading the rest")
         fleet.producer.stop()
@@ -322,8 +323,8 @@ def report(chaos: Chaos, result: Account, target: TargetAccount | None) -> list[
 
 
 def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: bool = False) -> bool:
-    """Run the schedule of the seed, and print the account. Returns whether it passed."""
-    # On a busy machine a query's first batch may take half a minute, and must not lose its partitions meanwhile.
+    """Run the schedule of the seed, and print the account. Returns whether the run passed."""
+    # On a busy machine, a query's first batch can take half a minute; the query must keep its partitions meanwhile.
     lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
     left_out = {*(() if exactly_once else AT_A_STEP), *([faults.ADD] if copy else ())}  # a new partition moves keys
     kinds = [kind for kind in KINDS if kind not in left_out]
@@ -359,15 +360,15 @@ def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: boo
 
 
 def faults_scenario(form: Form) -> bool:
-    """All faults; with exactly once, unless it is plain."""
+    """Inject all faults. The queries also write exactly once, unless the run is plain."""
     return faults_of(form, exactly_once=not form.plain)
 
 
 def tokens(form: Form) -> bool:
-    """The same over TLS and with tokens that expire after 20 s."""
+    """Inject faults into plain queries that connect over TLS, with tokens that expire after 20 s."""
     return faults_of(form, exactly_once=False, tokens=True)
 
 
 def copy(form: Form) -> bool:
-    """The same, and the queries also write to a second hub."""
+    """Inject faults into plain queries that also write to a second hub."""
     return faults_of(form, exactly_once=False, copy=True)

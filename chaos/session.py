@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 from spark_ehbalance.exactly_once.spark_settings import SESSION
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
-#: Java compiles less well but sooner, which counts for processes that live for minutes.
+#: Java compiles sooner but less thoroughly, which is better for processes that run for only a few minutes.
 SOON = "-XX:TieredStopAtLevel=1"
 
-#: With these, and Delta's jar, Spark writes Delta, and computes the state of a small table in two tasks.
+#: With these settings and Delta's jar, Spark can write Delta tables. Two tasks compute the state of a small table.
 DELTA = {**SESSION, "spark.databricks.delta.snapshotPartitions": "2"}
 
 
 def spark_session(master: str, folder: Path, settings: Mapping[str, str], java: str = "") -> SparkSession:
-    """A session with more `settings` and options of `java`, whose files are in `folder`."""
+    """A session with additional `settings` and `java` options. Its files are in `folder`."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
     ours = {

@@ -1,7 +1,8 @@
-"""A silent partition stops no other: two queries, then three, share a hub while one partition delivers nothing.
+"""A silent partition must not stop the others: two queries, and later three, share a hub while one partition delivers
+nothing.
 
-The hub still answers, and reports events there. Meanwhile the queries must read the others in time, and afterwards the
-rest of it. No query may end, and every event is accounted for.
+The hub still answers requests, and reports events in that partition. Meanwhile, the queries must read the other
+partitions in time, and afterwards the rest of the silent one. No query may end, and every event is accounted for.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ PARTITIONS, RATE = 4, 100.0
 #: Seconds without an event after which a partition stalls.
 _RECEIVER_TIMEOUT = 5.0
 
-#: The bar for `Silence.lag`: on a busy machine a checkpoint of the target's log takes 20 s.
-MOST_LAG = 30.0
+#: Maximum `Silence.lag`. On a busy machine, a checkpoint of the target's log takes 20 s.
+MAX_LAG = 30.0
 
-#: Seconds within which all queries must read, on a busy machine.
+#: Seconds within which all queries must have begun to read, on a busy machine.
 _START_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
 class Silence:
-    """At its end the oldest unread event of the other partitions was `lag` seconds old. The events that its partition
-    had by then were read `recovered` seconds later."""
+    """The silence of one partition. At its end, the oldest unread event in the other partitions was `lag` seconds old.
+    The events in the silent partition were read within `recovered` seconds after it."""
 
     queries: int
     partition: str
@@ -50,8 +51,8 @@ class Trial:
         self._queries[name].command("start", owner=f"{name}.1")
 
     def silence(self, seconds: float) -> Silence:
-        """Once all queries read, pause a partition of one that has two, and read it afterwards. Raises `TimeoutError`,
-        also if it does not stall."""
+        """When all queries read, pause a partition whose owner has at least two, and later wait until its backlog is
+        read. Raises `TimeoutError`, including when the partition does not stall."""
         fleet = self._fleet
         what = "all queries read"
         fleet.wait_for(lambda: fleet.shared_by(*self._queries) and fleet.read_by_owners(), what, _START_TIMEOUT)
@@ -71,7 +72,7 @@ class Trial:
         return Silence(len(self._queries), partition, lag, time.monotonic() - ended)
 
     def drain(self) -> list[str]:
-        """Read the rest and stop all queries. Returns the errors of those that ended before."""
+        """Read the rest, and stop all queries. Returns the errors of the queries that failed before."""
         fleet = self._fleet
         fleet.producer.stop()
         fleet.wait_for(lambda: fleet.sink.has_all(fleet.producer.sent) and fleet.checkpointed(), "everything is read")
@@ -81,24 +82,24 @@ class Trial:
         return [event["why"] for event in self._journal if event["event"] == "failed"]
 
     def _stopped(self) -> bool:
-        """Never true if a process has ended before."""
+        """Whether all queries have stopped. Never true if a process has already ended."""
         self._journal += (event for query in self._queries.values() for event in query.new_events())
         return [event["event"] for event in self._journal].count("stopped") == len(self._queries)
 
     def _unread(self, partition: str) -> set[int]:
-        """The numbers of the events that are not in the sink."""
+        """The numbers of the partition's events that are not in the sink."""
         read = self._fleet.sink.read[partition]
         return {number for at, number in enumerate(self._fleet.producer.sent[partition]) if at not in read}
 
     def _lag_without(self, silent: str) -> float:
-        """Seconds since the oldest unread event of the other partitions was sent."""
+        """Seconds since the oldest unread event in the other partitions was sent."""
         others = (self._unread(partition) for partition in self._fleet.producer.sent if partition != silent)
         newest = self._fleet.producer.count
         return (newest - min((number for unread in others for number in unread), default=newest)) / RATE
 
 
 def counts(name: str, found: TargetAccount, may_repeat: Collection[str]) -> list[tuple[str, int, str]]:
-    """The rows of a sink in the report. Only events of the partitions `may_repeat` may be there twice."""
+    """The report's rows about a sink. Only events from the partitions `may_repeat` are allowed to be there twice."""
     repeated = sum(partition in may_repeat for partition, _ in found.duplicates)
     return [
         (f"{name}: missing", len(found.missing), "0"),
@@ -109,7 +110,7 @@ def counts(name: str, found: TargetAccount, may_repeat: Collection[str]) -> list
 
 
 def run(form: Form) -> bool:
-    """Two silences of `form.minutes`: with two queries, and with three."""
+    """Run two silences of `form.minutes`: one with two queries, and one with three."""
     options = {"receiverTimeout": f"{_RECEIVER_TIMEOUT:g} s"}
     with Fleet(PARTITIONS, RATE, options, "2 seconds", form.keep, exactly_once=not form.plain) as fleet:
         trial, silences = Trial(fleet), list[Silence]()
@@ -128,8 +129,8 @@ def run(form: Form) -> bool:
     for silence in silences:
         log(
             f"{silence.queries} queries, partition {silence.partition} silent for {60 * form.minutes:g} s: the others' "
-            f"lag {silence.lag:.1f} s (bar: {MOST_LAG:g} s), its backlog read after {silence.recovered:.1f} s"
+            f"lag {silence.lag:.1f} s (bar: {MAX_LAG:g} s), its backlog read after {silence.recovered:.1f} s"
         )
     for failure in failures[:20]:
         log(f"query failed: {failure}")
-    return not any(count for _, count, bar in rows if bar) and all(silence.lag <= MOST_LAG for silence in silences)
+    return not any(count for _, count, bar in rows if bar) and all(silence.lag <= MAX_LAG for silence in silences)

@@ -1,12 +1,13 @@
-"""The lease store alone, at full speed.
+"""Runs only the lease store, at full speed.
 
 Four writers, each in its own process, renew the leases that they own in one group; a second run has one writer. The
-leader tidies the table by the lease keeper's rule. Commits must not become slower, and no accepted renewal may be lost:
-the counters in the table must equal the sums of the writers' counts. Files of earlier versions are kept for minutes; so
-at the end all are made an hour old, and after one more commit the leader must remove them.
+leader tidies the table as often as the lease keeper would. Commits must not become slower, and no accepted renewal may
+be lost: the counters in the table must equal the sums of the writers' counts. The store keeps the files of earlier
+versions for minutes. So, at the end, the test makes all files an hour old, and after one more commit the leader must
+remove them.
 
-The machine's speed changes during these minutes. So the last thousand commits alternate with the first thousand on a
-new table, and are compared with those.
+The machine's speed changes during these minutes. So the last thousand commits alternate with the first thousand commits
+to a new table, and are compared with these.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 PARTITIONS = 64
 WRITERS = 4
 
-#: The most that the median of the last thousand commits may be, relative to the first thousand on a new table.
-MOST_SLOWDOWN = 1.3
+#: Maximum ratio of the median of the last thousand commits to that of the first thousand commits to a new table.
+MAX_SLOWDOWN = 1.3
 
-#: The most files that may be left: data, log file and checkpoint of the last versions.
-MOST_LEFT = 20
+#: Maximum number of files that may be left: the data, log files and checkpoint of the last versions.
+MAX_FILES_LEFT = 20
 
-#: The number of commits compared.
+#: Number of commits that are compared.
 _SLICE = 1000
 
 
@@ -63,12 +64,12 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        return self.ratio <= MOST_SLOWDOWN and self.lost == 0 and self.left <= MOST_LEFT
+        return self.ratio <= MAX_SLOWDOWN and self.lost == 0 and self.left <= MAX_FILES_LEFT
 
 
 @dataclass
 class Wrote:
-    """A writer's results for one table: (end, duration) of its commits, and its accepted renewals per partition."""
+    """A writer's results for one table: the (end, duration) of its commits, and its accepted renewals per partition."""
 
     times: list[tuple[float, float]] = field(default_factory=list)
     renewals: Counter[str] = field(default_factory=Counter)
@@ -123,7 +124,7 @@ def _author(number: int) -> Author:
 
 
 def fill(store: DeltaStore, writers: int) -> None:
-    """Make the group: all writers are members and own equal numbers of leases."""
+    """Create a group in which all writers are members, and own equal numbers of leases."""
     now = time.time_ns() // 1_000_000
     transitions: list[Transition] = [Join(by=_author(number), at_ms=now) for number in range(writers)]
     names = tuple(str(partition) for partition in range(PARTITIONS))
@@ -139,11 +140,11 @@ def fill(store: DeltaStore, writers: int) -> None:
 def _write(
     number: int, old: Path, new: Path, commits: int, again: int, start: Any, done: Any, last: Any, results: Any
 ) -> None:
-    """Wait for the others, and commit until all writers together have made `commits`, so that the leader stays to the
-    end; then `again` times to both tables in turn."""
+    """Wait for the other writers, and commit until all writers together have made `commits`, so that the leader stays
+    until the end. Then commit to both tables in turn, until all writers together have done so `again` times."""
     with DeltaStore(str(old)) as store, DeltaStore(str(new)) as fresh:
         writer, other = Writer(number, store), Writer(number, fresh)
-        store.read(), fresh.read()  # opens the tables
+        store.read(), fresh.read()  # this opens the tables
         start.wait()
         while _one_more(done, commits):
             writer.commit()
@@ -160,7 +161,7 @@ class Writer:
         self.wrote = Wrote()
 
     def commit(self) -> None:
-        """Look, and commit all renewals; only the commit is timed."""
+        """Read the table, and commit all renewals. Only the commit is timed."""
         store, author, wrote = self._store, self._author, self.wrote
         snapshot, now = store.read(), time.time_ns() // 1_000_000
         mine = [(lease.partition, lease.epoch) for lease in snapshot.owned_by(author.id)]
@@ -173,7 +174,7 @@ class Writer:
         wrote.renewals.update(transition.partition for transition in outcome.accepted if isinstance(transition, Renew))
         if snapshot.leader == author.id and tidying_due(snapshot.version - self._tidied[0], ended - self._tidied[1]):
             self._tidied = (snapshot.version, ended)
-            with contextlib.suppress(StoreUnavailableError):  # like the keeper, which tries again the next time
+            with contextlib.suppress(StoreUnavailableError):  # the keeper, too, would try again the next time
                 store.tidy()
 
 
@@ -185,7 +186,7 @@ def _one_more(done: Any, commits: int) -> bool:
 
 @contextlib.contextmanager
 def ended(processes: list[Any]) -> Iterator[None]:
-    """Starts processes, and ends them after the block."""
+    """Start the processes, and end them after the `with` block."""
     for process in processes:
         process.start()
     try:
@@ -223,16 +224,16 @@ def print_runs(runs: list[Run]) -> None:
         "lost": [f"{run.lost}" for run in runs],
         f"median of the last {_SLICE:,}": [f"{run.last_ms:.2f} ms" for run in runs],
         f"the first {_SLICE:,} on a new table, meanwhile": [f"{run.new_ms:.2f} ms" for run in runs],
-        f"ratio of the last two (at most {MOST_SLOWDOWN})": [f"{run.ratio:.2f}" for run in runs],
+        f"ratio of the last two (at most {MAX_SLOWDOWN})": [f"{run.ratio:.2f}" for run in runs],
         "files": [f"{run.files:,}" for run in runs],
-        f"  left an hour later (at most {MOST_LEFT})": [f"{run.left:,}" for run in runs],
+        f"  left an hour later (at most {MAX_FILES_LEFT})": [f"{run.left:,}" for run in runs],
     }
     columns = ("what", *(f"{run.writers} writer{'s'[: run.writers > 1]}" for run in runs))
     print_table(columns, [(what, *cells) for what, cells in rows.items()], f"lease store, {PARTITIONS} partitions")
 
 
 def run(form: Form) -> bool:
-    """Soak with several writers, then with one: 20,000 commits each, or 1,000 in the short form."""
+    """Run several writers, and then one, with 20,000 commits each, or with 1,000 in the short form."""
     commits = 1_000 if form.short else 20_000
     with tempfile.TemporaryDirectory(prefix="ehbalance-soak-", ignore_cleanup_errors=True) as folder:
         runs = []

@@ -1,5 +1,5 @@
-"""Connections whose tokens expire within seconds, for the real clients: shared access signatures, and the tokens that
-azure-identity fetches for a managed identity."""
+"""Tokens that expire within seconds, for the real clients: shared access signatures, and the tokens that azure-identity
+fetches for a managed identity."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from azure.eventhub._pyamqp.utils import generate_sas_token
 
 from spark_ehbalance.eventhub.connection import Connection
 
-#: The variable of the environment with the life of the tokens of `short_tokens`, in seconds.
+#: The environment variable with the seconds for which tokens of `short_tokens` are valid.
 LIFE = "EHBALANCE_CHAOS_TOKEN_LIFE"
 
 
 @dataclass(frozen=True)
 class ShortLived(Connection):
-    """A connection to an emulator without TLS. With a connection string the client's signatures are valid for `life`
-    seconds; with a credential its issuer decides."""
+    """A connection to an emulator without TLS. With a connection string, the client's signatures are valid for `life`
+    seconds. With a credential, the credential determines how long its tokens are valid."""
 
     life: float = 20.0
 
@@ -40,7 +40,7 @@ class ShortLived(Connection):
 
 
 class Signatures:
-    """Like the client's own credential for a key, whose signatures are valid for an hour."""
+    """A credential for a key. It is like the client's own, but that one's signatures are valid for an hour."""
 
     token_type = b"servicebus.windows.net:sastoken"
 
@@ -53,10 +53,10 @@ class Signatures:
 
 
 class IdentityEndpoint:
-    """The endpoint where a managed identity of an App Service gets its tokens, which expire in `life` seconds.
+    """The endpoint from which a managed identity of an App Service gets its tokens. They expire after `life` seconds.
 
-    The response states `stated` seconds instead, if that is given. `environment` directs azure-identity to this
-    endpoint; `issued` counts the tokens.
+    If `stated` is given, the response states that number of seconds instead. `environment` directs azure-identity to
+    this endpoint; `issued` counts the tokens.
     """
 
     def __init__(self, life: float, stated: float | None = None) -> None:
@@ -79,7 +79,7 @@ class IdentityEndpoint:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         address = f"http://127.0.0.1:{self._server.server_port}/token"
-        # a header of its own, so that no token is shared with the users of an earlier endpoint at this port
+        # a unique header, so that azure-identity does not reuse the tokens of an earlier endpoint on the same port
         self.environment = {"IDENTITY_ENDPOINT": address, "IDENTITY_HEADER": uuid.uuid4().hex}
 
     def __enter__(self) -> IdentityEndpoint:
@@ -94,7 +94,8 @@ class IdentityEndpoint:
 
 
 class ShortTokens:
-    """A credential whose tokens expire in `life` seconds; it keeps none. Emulator and Azurite take them."""
+    """A credential whose tokens expire after `life` seconds. It does not cache tokens. The emulator and Azurite accept
+    them."""
 
     def __init__(self, life: float) -> None:
         self.issued, self._life = 0, life
@@ -116,7 +117,7 @@ def _answer(life: float, stated: float, serial: int) -> dict[str, str]:
 
 def _token(life: float, serial: int) -> str:
     now = time.time()
-    # What Azurite looks at: by whom, for whom, and when.
+    # Azurite checks the issuer, the audience and the times.
     claims = {"iss": "https://sts.windows.net/tenant/", "aud": "https://storage.azure.com", "nbf": int(now)}
     parts = {"alg": "none"}, {**claims, "iat": int(now), "exp": int(now + life), "jti": serial}
     encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)

@@ -1,1 +1,1 @@
-"""A storage account on this machine (Azurite) whose requests can be delayed, counted and disturbed."""
+"""A storage account on this machine (Azurite), with requests that can be delayed, counted and disturbed."""

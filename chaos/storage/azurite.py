@@ -1,4 +1,4 @@
-"""Azure Storage on this machine: Azurite, an emulator in Node, which `make setup` installs where it finds Node."""
+"""Azure Storage on this machine: Azurite, an emulator that runs on Node. `make setup` installs it if it finds Node."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 from azure.storage.blob import BlobServiceClient, ContainerSasPermissions, generate_container_sas
 
-#: The account of every Azurite, and its published key.
+#: The account that every Azurite has, and its published key.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 _MAIN = Path(sys.prefix, "azurite", "node_modules", "azurite", "dist", "src", "blob", "main.js")
 
-#: A module that ends its process when standard input ends, as it does when the process at its other end is killed.
+#: A module that ends its process when standard input ends, which also happens when the parent process is killed.
 _END_WITH_PARENT = 'data:text/javascript,process.stdin.resume().on("end",()=>process.exit())'
 
 
 def missing() -> str | None:
-    """What is missing to start Azurite; None if nothing is."""
+    """A message about what is missing to start Azurite; None if nothing is missing."""
     if _MAIN.exists() and shutil.which("node"):
         return None
     return "Azurite is missing: install Node 20 or newer with npm, then run `make setup`"
@@ -33,9 +33,9 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def azurite(certificate: Path | None = None) -> Iterator[str]:
-    """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory and ends with this
-    process, also if that is killed. With a `certificate`, a PEM file with its key, it has TLS and takes tokens of Entra
-    ID by any signer. Raises `OSError`."""
+    """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory, and ends with this
+    process, even if this process is killed. With a `certificate`, a PEM file that includes the key, it uses TLS
+    and accepts Entra ID tokens from any issuer. Raises `OSError`."""
     if problem := missing():
         raise OSError(problem)
     command = ["node", "--import", _END_WITH_PARENT, str(_MAIN), "--blobPort", "0", "--inMemoryPersistence"]
@@ -55,24 +55,26 @@ def azurite(certificate: Path | None = None) -> Iterator[str]:
 
 
 def make_container(address: str, name: str, certificate: Path | None = None) -> None:
-    """Make a container in the Azurite at `address`, which has this `certificate` or no TLS."""
+    """Create a container in the Azurite at `address`, which uses this `certificate`, or no TLS if it is None."""
     verified: Any = {} if certificate is None else {"connection_verify": str(certificate)}
     with BlobServiceClient(f"{address}/{ACCOUNT}", KEY, **verified) as client:
         client.create_container(name)
 
 
 def storage_options(address: str) -> dict[str, str]:
-    """The storage options of a table in an Azurite at `address`, or behind a proxy there, with the account's key."""
+    """The storage options, including the account's key, of a table in an Azurite at `address`, or behind a proxy at
+    `address`."""
     return _place(address) | {"azure_storage_account_key": KEY}
 
 
 def token_options(address: str) -> dict[str, str]:
-    """The same for a table that is opened with tokens, in an Azurite with a certificate that nobody has signed."""
+    """Like `storage_options`, but for a table that is opened with tokens, in an Azurite with a self-signed
+    certificate."""
     return _place(address) | {"allow_http": "false", "allow_invalid_certificates": "true"}
 
 
 def signature(container: str, seconds: float) -> str:
-    """A shared access signature for all of a container, which expires after `seconds`."""
+    """A shared access signature for a whole container. It expires after `seconds`."""
     expiry = datetime.now(timezone.utc) + timedelta(seconds=seconds)
     permission = ContainerSasPermissions(read=True, write=True, create=True, add=True, delete=True, list=True)
     return generate_container_sas(ACCOUNT, container, account_key=KEY, permission=permission, expiry=expiry)

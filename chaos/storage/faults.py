@@ -1,4 +1,4 @@
-"""Kinds of requests to a storage, and their faults."""
+"""The kinds of requests to a storage account, and the faults that can be injected into them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ class RequestKind(enum.Enum):
 
 
 class Request(NamedTuple):
-    """A request to a storage. `path` is what it reads or writes, or the prefix that it lists, below the container."""
+    """A request to a storage account. `path`, relative to the container, is the file that it reads or writes, or the
+    prefix that it lists."""
 
     kind: RequestKind
     path: str
 
 
 class Break(enum.Enum):
-    """How a connection breaks. The client sees a reset, or in vain waits for an answer."""
+    """How a connection breaks. The client receives a reset, or waits for an answer that never arrives."""
 
     RESET = "reset, and nothing is forwarded"
-    RESET_HALFWAY = "reset when half of the request's body is forwarded"
-    LOST_ANSWER = "reset when the storage has done the request"
-    CUT_ANSWER = "reset when half of the answer is sent"
+    RESET_HALFWAY = "reset after half of the request's body is forwarded"
+    LOST_ANSWER = "reset after the storage has executed the request"
+    CUT_ANSWER = "reset after half of the answer is sent"
     HANG = "no answer, and nothing is forwarded"
-    HANG_WHEN_DONE = "no answer, but the storage has done the request"
+    HANG_WHEN_DONE = "no answer, but the storage has executed the request"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """An answer in place of the storage, which does not get the request."""
+    """An answer that the proxy sends instead of forwarding the request to the storage."""
 
     status: int
     code: str
@@ -58,8 +59,8 @@ Fault = Break | Refusal
 
 @dataclass
 class Rule:
-    """Disturbs the requests of `kind` in whose path the expression `path` is found: not the first `skip`, then `times`
-    of them. None means all."""
+    """Injects `fault` into requests of `kind` whose path contains a match of the regular expression `path`. Skips the
+    first `skip` of these requests, and then disturbs `times` of them. None means all kinds, or all requests."""
 
     fault: Fault
     kind: RequestKind | None = None

@@ -1,4 +1,4 @@
-"""A proxy before a storage that delays, counts and disturbs requests."""
+"""A proxy in front of a storage account that delays, counts and disturbs requests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chaos.storage.faults import Request, RequestKind, Rule
 
 
 class StorageProxy:
-    """Forwards to the storage at the address `upstream`, each request after `latency` seconds.
+    """Forwards each request to the storage at the address `upstream`, after `latency` seconds.
 
-    It runs in a process of its own, since delta-rs makes some requests while it holds the interpreter's lock. That
-    process ends with this one, also if this one is killed.
+    It runs in its own process, because delta-rs makes some requests while it holds the interpreter's lock. That process
+    ends together with this one, even if this one is killed.
     """
 
     def __init__(self, upstream: str, latency: float = 0.0) -> None:
@@ -35,16 +35,16 @@ class StorageProxy:
         self._process.join()
 
     def skew(self, seconds: float) -> None:
-        """Put the storage's clock forward: the dates in its answers, and of its files, from now on."""
+        """From now on, put the storage's clock forward: shift the dates in its answers, including those of files."""
         self._order("set_skew", seconds)
 
     def disturb(self, *rules: Rule) -> None:
-        """Disturb requests from now on, each by the first rule that applies, and no longer by those set before. The
-        rules are copied; without any nothing is disturbed."""
+        """From now on, disturb each request by the first of `rules` that applies. These replace all earlier rules, and
+        are copied. Without rules, no request is disturbed."""
         self._order("set_rules", *rules)
 
     def requests(self, first: int = 0) -> list[Request]:
-        """The requests that have come, without the `first` ones."""
+        """The requests received so far, without the first `first` requests."""
         requests: list[Request] = self._order("requests", first)
         return requests
 
@@ -54,7 +54,7 @@ class StorageProxy:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[Counter[RequestKind]]:
-        """Counts the requests of a block, once that has ended."""
+        """Count the requests in a `with` block. The result is filled when the block ends."""
         before, found = self.counts(), Counter[RequestKind]()
         yield found
         found.update(self.counts() - before)

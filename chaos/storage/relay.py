@@ -1,4 +1,4 @@
-"""Forwards HTTP requests to a storage, later than they come, and disturbs those that a rule names."""
+"""Forwards HTTP requests to a storage account after a delay, and disturbs the requests to which a rule applies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from chaos.relay import Relay
 from chaos.storage.faults import Break, Fault, Refusal, Request, RequestKind, Rule
 
-#: A date in a header or in a listing. All have the same length.
+#: A date in a header or in a listing. All dates have the same length.
 _DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
 
 
 def run(upstream: str, latency: float, orders: Connection) -> None:
-    """Relay, and obey `orders`, each the name of a method and its arguments, until their other end is closed, also by
-    the end of its process. The first answer is the port."""
+    """Relay requests, and execute `orders`: each is the name of a method and its arguments. Returns when the other end
+    of `orders` is closed, or its process ends. The first message sent back is the port."""
     with StorageRelay(upstream, latency) as relay:
         orders.send(relay.port)
         try:
@@ -36,7 +36,7 @@ def run(upstream: str, latency: float, orders: Connection) -> None:
 
 
 class StorageRelay(Relay):
-    """Forwards to the storage at `upstream`. Each request waits for `latency` seconds. See `StorageProxy`."""
+    """Forwards each request to the storage at `upstream`, after `latency` seconds. See `StorageProxy`."""
 
     def __init__(self, upstream: str, latency: float) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class StorageRelay(Relay):
 
 
 class _Storage:
-    #: Seconds after which an idle connection is not used any more: Node closes it after 5.
+    #: Seconds after which an idle connection is no longer used, because Node closes it after 5.
     _LONGEST_IDLE = 2.0
 
     def __init__(self, host: str | None, port: int | None) -> None:
@@ -122,7 +122,7 @@ class _Storage:
         self._used = 0.0
 
     async def send(self, request: bytes) -> asyncio.StreamReader:
-        """Send a request, or the first part of one. The answer comes from what is returned."""
+        """Send a request, or the first part of a request. Returns the stream from which the answer can be read."""
         if self._streams is None or time.monotonic() - self._used > self._LONGEST_IDLE:
             self.close()
             self._streams = await asyncio.open_connection(*self._place)
@@ -159,7 +159,7 @@ def _http_date(time: datetime) -> str:
 
 
 def _reset(writer: asyncio.StreamWriter) -> NoReturn:
-    """Reset a connection, and leave its handling by `ConnectionResetError`."""
+    """Reset a connection, and raise `ConnectionResetError` to end its handling."""
     transport = writer.transport
     no_linger = struct.pack("ii", 1, 0)
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
@@ -168,12 +168,12 @@ def _reset(writer: asyncio.StreamWriter) -> NoReturn:
 
 
 async def _hung_up(reader: asyncio.StreamReader) -> NoReturn:
-    """Wait until the client has hung up, and leave the connection's handling by `ConnectionResetError`."""
+    """Wait until the client closes the connection, and raise `ConnectionResetError` to end its handling."""
     await reader.read(1)  # a client that waits for an answer sends nothing
     raise ConnectionResetError
 
 
-# --- HTTP/1.1 messages, kept as they are -------------------------------------------------------------------------
+# --- HTTP/1.1 messages, which are forwarded unchanged ------------------------------------------------------------
 
 
 class Head(NamedTuple):
@@ -184,7 +184,7 @@ class Head(NamedTuple):
     headers: Mapping[str, str]
 
     def request(self) -> Request:
-        """The kind of the request, whose path is Azurite's: /account/container/path."""
+        """The kind and the path of the request. Its URL has Azurite's form: /account/container/path."""
         method, target, _ = self.first.split(" ")
         url = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
@@ -209,7 +209,7 @@ async def read_head(reader: asyncio.StreamReader) -> Head | None:
 
 
 async def read_body(reader: asyncio.StreamReader, head: Head) -> bytes:
-    """The message's body as it is sent: at once or in chunks."""
+    """The message's body in the form in which it is sent: as one piece, or in chunks."""
     if head.headers.get("transfer-encoding") != "chunked":
         return await reader.readexactly(int(head.headers.get("content-length", 0)))
     chunks = []

@@ -1,4 +1,4 @@
-"""A local Azure Event Hubs for development and tests, which the real clients accept."""
+"""A local emulator of Azure Event Hubs for development and tests, to which the real clients can connect."""
 
 from spark_ehbalance.emulator.emulator import Emulator, PartitionState
 from spark_ehbalance.emulator.event_hub import ArrivedEvent, EventHub

@@ -1,4 +1,4 @@
-"""Link addresses and filters: the entity that a client names, and the position at which it starts reading."""
+"""Parses a link's address into the entity that it names, and a link's filters into a start position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = {"consumergroups": "group", "partitions": "partition"}
 
 
 class Entity(NamedTuple):
-    """The entity at an address; parts that the address does not name are None."""
+    """The entity that an address names. `group` and `partition` are None if the address does not contain them."""
 
     hub: str
     group: str | None = None
@@ -27,14 +27,14 @@ class Entity(NamedTuple):
 
 
 def entity_path(address: str) -> str:
-    """The path of an address or audience that may have scheme and host, without leading and trailing slashes."""
+    """The path in an address or audience, without the scheme and host, and without leading and trailing slashes."""
     if "://" in address:
         address = address.partition("://")[2].partition("/")[2]
     return unquote(address).strip("/")
 
 
 def parse_entity(address: str) -> Entity:
-    """The entity at `address`. Raises AmqpError (amqp:not-found) if no entity can have its path."""
+    """The entity that `address` names. Raises AmqpError (amqp:not-found) if no entity can have this path."""
     hub, *rest = entity_path(address).split("/")
     parts = {_PARTS.get(part.lower(), ""): name for part, name in zip(rest[::2], rest[1::2], strict=False)}
     if not hub or len(rest) % 2 or len(parts) != len(rest) // 2 or "" in parts:
@@ -45,8 +45,8 @@ def parse_entity(address: str) -> Entity:
 def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     """The sequence number at which a receiver with these source filters starts.
 
-    Without a selector, or for an earlier position, this is the first retained event. Raises AmqpError for an invalid
-    selector or a position beyond the end of the partition.
+    Without a selector, or if the position is before the first retained event, this is the first retained event. Raises
+    AmqpError for an invalid selector, and for a position beyond the end of the partition.
     """
     selector = filters.get(_SELECTOR_NAME)
     if isinstance(selector, Described):

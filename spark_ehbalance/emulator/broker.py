@@ -1,4 +1,4 @@
-"""Hubs, partitions, consumer groups and the admission of readers, without connections."""
+"""Hubs, partitions and consumer groups, and the rules for admitting readers. Knows nothing about connections."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def _check_group(group: str) -> None:
 
 
 class Reader(Protocol):
-    """A receiver; `epoch` is its owner level, if any."""
+    """A receiver. `epoch` is its owner level, or None if it has none."""
 
     name: str
     epoch: int | None
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Disconnect the reader with the reason."""
+        """Disconnect the reader, and send it `error` as the reason."""
 
 
 class RateLimit:
-    """Limits the requests that a hub answers per second. None or 0: no limit."""
+    """Limits the number of requests that a hub answers per second. With None or 0, there is no limit."""
 
     def __init__(self, per_second: int | None) -> None:
-        self._times = deque[float](maxlen=per_second) if per_second else None  # of the last answers
+        self._times = deque[float](maxlen=per_second) if per_second else None  # of the latest answers
 
     def check(self) -> None:
         """Count a request. Raises AmqpError (com.microsoft:server-busy) above the limit."""
@@ -68,7 +68,7 @@ class RateLimit:
 
 @dataclass
 class Hub:
-    """A hub: its partitions in order, and its consumer groups by lower-case name."""
+    """A hub. `partitions` are in the order of their ids; `groups` maps lower-case names to the names as created."""
 
     name: str
     created_at: datetime
@@ -77,8 +77,8 @@ class Hub:
     requests: RateLimit
     partitions: list[PartitionLog] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
-    disabled: bool = False  # until enabled, or until the emulator ends
-    paused: set[str] = field(default_factory=set)  # partitions that deliver nothing
+    disabled: bool = False
+    paused: set[str] = field(default_factory=set)  # ids of the partitions that deliver no events
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
     _readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
@@ -104,7 +104,7 @@ class Hub:
         return str(self._next_partition)
 
     def extend(self, partitions: int = 0, groups: Iterable[str] = ()) -> None:
-        """Add partitions, and the consumer groups that do not exist."""
+        """Add this number of `partitions`, and those of `groups` that do not exist."""
         for _ in range(partitions):
             self.partitions.append(PartitionLog(self._arrivals, geo_replicated=self.geo_replicated))
         for group in groups:
@@ -119,10 +119,11 @@ class Hub:
         return self._readers.setdefault((group.lower(), partition), [])
 
     def admit(self, reader: Reader, group: str, partition: str) -> None:
-        """Admit `reader`, and disconnect the readers that it replaces. Raises AmqpError if it may not read.
+        """Admit `reader`, and disconnect the readers that it replaces. Raises AmqpError if it is not allowed to read.
 
-        A reader with an epoch replaces all with the same, a lower or no epoch; it is refused while one has a higher
-        epoch. A reader without epoch joins up to four others without epoch.
+        A reader with an epoch replaces all readers that have the same epoch, a lower one, or none; it is refused while
+        another reader has a higher epoch. A reader without an epoch is admitted beside at most four other readers, none
+        of which may have an epoch.
         """
         present = self.readers(group, partition)
         names = {other.epoch: other.name for other in present if other.epoch is not None}
@@ -145,7 +146,7 @@ class Hub:
 
 
 class Broker:
-    """All hubs of the namespace, and its faults; hub names are case-insensitive. Not thread-safe."""
+    """All hubs of the namespace, and the injected faults. Hub names are case-insensitive. Not thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises ValueError for an invalid consumer group."""
@@ -157,7 +158,8 @@ class Broker:
         self._hubs: dict[str, Hub] = {}
 
     def hub(self, name: str, path: str | None = None) -> Hub:
-        """The hub. Raises AmqpError (amqp:not-found) if it does not exist, with `path`, which the client requested."""
+        """The hub with this name. Raises AmqpError (amqp:not-found) if it does not exist; the error's text then names
+        `path`, which is what the client requested."""
         hub = self._hubs.get(name.lower())
         if hub is None:
             raise service_error(errors.NOT_FOUND, path=(path or name)[:300])
@@ -167,7 +169,7 @@ class Broker:
         return [hub.name for hub in self._hubs.values()]
 
     def enabled_hub(self, name: str, path: str | None = None) -> Hub:
-        """The hub. Raises AmqpError as `hub` does, and if it is disabled."""
+        """The hub with this name. Raises AmqpError as `hub` does, and also if the hub is disabled."""
         hub = self.hub(name, path)
         if hub.disabled:
             raise service_error(errors.DISABLED, hub=hub.name)
@@ -180,7 +182,8 @@ class Broker:
             self.hub(name, path)
 
     def add_hub(self, name: str, partitions: int) -> None:
-        """Create a hub, or extend an existing one to that number of partitions. Raises ValueError."""
+        """Create a hub, or extend an existing one to this number of partitions. Raises ValueError if the hub cannot
+        have the name or the number."""
         check_hub(name, partitions)
         hub = self._hubs.get(name.lower())
         if hub is None:

@@ -1,4 +1,4 @@
-"""Claims-based security: the tokens that clients send to `$cbs`, and the paths to which these grant access."""
+"""Claims-based security: the tokens that clients send to `$cbs`, and the paths to which the tokens grant access."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TokenRefusedError(Exception):
 
 
 class Tokens:
-    """The tokens of a connection. Each token grants access to the entity at a path (in lower case), and to the entities
-    below it."""
+    """The tokens sent on one connection. Each token grants access to the entity at a path (in lower case), and to the
+    entities below it."""
 
     def __init__(self, keys: Mapping[str, str] | None) -> None:
         """`keys` maps names to the keys that verify tokens. With None, every token is accepted until it expires."""
@@ -38,11 +38,11 @@ class Tokens:
     def put(self, request: Sections, max_seconds: float, check_hub: Callable[[str], object]) -> Response:
         """Respond to a put-token request. The token is valid for at most `max_seconds`.
 
-        `check_hub` raises AmqpError if there is no hub at a path.
+        `check_hub` must raise AmqpError if there is no hub at a path.
         """
         audience = request.application.get("name")
         if request.application.get("operation") != "put-token" or not isinstance(audience, str):
-            return Response(400, "The operation must be put-token, and the name an audience.")
+            return Response(400, "The operation must be put-token, and the name must be an audience.")
         path = entity_path(audience).lower()
         try:
             check_hub(path)
@@ -61,7 +61,8 @@ class Tokens:
         return Response(202, "Accepted")
 
     def allow(self, path: str) -> bool:
-        """Whether there is a valid token for `path` now. Without keys, no token is needed."""
+        """Whether the connection has a valid token for `path`. Without keys, no token is required until the client
+        sends one."""
         ends = [end for granted, end in self._expiries.items() if covers(granted, path)]
         return max(ends) > time.time() if ends else self._keys is None
 
@@ -80,8 +81,8 @@ def _rejection(reason: str) -> Response:
 
 
 def verify_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
-    """The path to which a shared access signature grants access, and the signature's expiry. Raises
-    TokenRefusedError."""
+    """The path to which a shared access signature grants access, and the signature's expiry. Raises TokenRefusedError
+    if the signature is not valid."""
     if not isinstance(token, str) or not token.startswith(_SCHEME):
         raise TokenRefusedError("The token is not a shared access signature.")
     fields = _fields(token)

@@ -1,4 +1,4 @@
-"""A temporary certificate authority, and a server certificate signed by it."""
+"""Creates a temporary certificate authority, and a server certificate that it has signed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # the server's names on this machine
-CA_FILE = "ca.pem"  # in the folder of the files
+CA_FILE = "ca.pem"
 _LIFE = timedelta(days=30)  # longer than any run, too short for other uses
 _BEFORE = timedelta(hours=1)  # a client's clock may be slow
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """PEM files: the authority's certificate for clients, the private key and chain for the server."""
+    """Two PEM files. `ca_file` contains the authority's certificate, for clients; `server_file` contains the server's
+    private key and certificate chain."""
 
     ca_file: Path
     server_file: Path
 
 
 def issue_certificate(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
-    """Write the files to `folder`, for a server with these host names and addresses. Raises OSError, and ImportError
-    without the package trustme."""
-    import trustme  # not needed without TLS
+    """Issue a certificate for a server with these host names and addresses, and write its files to `folder`. Raises
+    OSError, and ImportError if the package trustme is missing."""
+    import trustme  # optional: only TLS needs it
 
     now, organization = datetime.now(timezone.utc), "Event Hubs emulator: authority of one run"
     authority = trustme.CA(organization_name=organization)

@@ -23,19 +23,20 @@ _panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
 def emulator(
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="Event hub. Repeatable.")] = None,
     consumer_group: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Consumer group of every hub. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Consumer group to create in every hub. Repeatable.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 5672,
+    port: Annotated[int, typer.Option(help="Port; 0 selects a free one.")] = 5672,
     host: Annotated[str, _panel(help="Address to listen on.")] = "127.0.0.1",
-    websocket_port: Annotated[
-        int | None, _panel(help="Also AMQP over websocket, on this port; 0 takes a free one.")
-    ] = None,
-    tls: Annotated[bool, _panel("--tls", help="TLS with a new certificate; prints the CA's file.")] = False,
+    websocket_port: Annotated[int | None, _panel(help="Port for AMQP over websocket; 0 selects a free one.")] = None,
+    tls: Annotated[
+        bool, _panel("--tls", help="Use TLS with a new certificate, and print the path of the CA file.")
+    ] = False,
     sas_key: Annotated[
         list[str] | None,
         _panel(
             metavar="NAME=REFERENCE",
-            help="Key to check tokens, as env:VARIABLE or file:PATH. Repeatable. Without one, all tokens are valid.",
+            help="Key that verifies tokens, as env:VARIABLE or file:PATH. Repeatable. Without keys, all tokens are "
+            "accepted.",
         ),
     ] = None,
 ) -> None:
@@ -58,7 +59,7 @@ def emulator(
     except ImportError as error:
         _fail(1, f"{error}: pip install 'spark-ehbalance[emulator]'")
     except OSError as error:
-        help = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        help = "; --port 0 selects a free one" if error.errno == errno.EADDRINUSE else ""
         _fail(1, f"the emulator cannot start: {error}{help}")
 
 
@@ -68,7 +69,7 @@ def _fail(code: int, text: str) -> None:
 
 
 def _run(server: Emulator, *, show_key: bool, note: str) -> None:
-    """Start `server`, print a line that ends with `note`, and stop the server at SIGTERM or SIGINT."""
+    """Start `server`, print one line, which ends with `note`, and stop the server on SIGTERM or SIGINT."""
     stopped = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopped.set())
@@ -107,7 +108,7 @@ def _hubs(texts: list[str]) -> dict[str, int]:
 def _key(text: str) -> tuple[str, str]:
     name, _, reference = text.partition("=")
     kind, _, place = reference.partition(":")
-    if not name or kind not in ("env", "file"):  # the text is not repeated: it may contain a key
+    if not name or kind not in ("env", "file"):  # the message does not repeat the text, which may contain a key
         raise ValueError("--sas-key: expected NAME=env:VARIABLE or NAME=file:PATH, because arguments are public")
     key = os.environ.get(place, "") if kind == "env" else Path(place).read_text("utf-8").strip()
     if not key:

@@ -39,9 +39,9 @@ from spark_ehbalance.emulator.settings import Settings
 _log = logging.getLogger(__name__)
 
 _CONTAINER = "ehbalance-emulator"
-_WRITE_BUFFER = 1 << 20  # bytes that may wait for a slow client before its links stop sending
-_LINGER = 1.0  # seconds for the client to read why it was closed
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing resets
+_WRITE_BUFFER = 1 << 20  # bytes buffered for a slow client before its links stop sending
+_LINGER = 1.0  # seconds in which a client can still read why its connection was closed
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER with 0 seconds: closing the socket then resets the connection
 _ids = itertools.count(1)
 
 
@@ -49,7 +49,8 @@ class Client(Connection, asyncio.Protocol):
     """Moves bytes between the socket and the AMQP protocol, and authorizes the client."""
 
     def __init__(self, settings: Settings, broker: Broker, clients: set[Client]) -> None:
-        """`clients` is the set of connected clients, which this one joins and leaves."""
+        """`clients` is the set of connected clients. This client adds itself when it connects, and removes itself when
+        it disconnects."""
         super().__init__(_CONTAINER, settings.idle_timeout)
         self._settings = settings
         self._broker = broker
@@ -60,9 +61,9 @@ class Client(Connection, asyncio.Protocol):
             "$management": lambda request: management.answer(request, broker, self._tokens),
         }
         self._id = next(_ids)
-        self._silent = False  # by an injected fault: never responds
-        self._last_received = self._last_frame = time.monotonic()  # the second without heartbeats
-        self._echo_sent = False  # since the last frame
+        self._silent = False  # an injected fault: the emulator never responds
+        self._last_received = self._last_frame = time.monotonic()  # heartbeats do not count as frames
+        self._echo_sent = False  # a response was requested since the last frame
         self._heartbeat: asyncio.TimerHandle | None = None
 
     # --- called by asyncio
@@ -120,7 +121,7 @@ class Client(Connection, asyncio.Protocol):
             self._send_heartbeats(heartbeat_interval)
 
     def _send_heartbeats(self, interval: float) -> None:
-        if self.writable:  # otherwise the client has enough bytes to read
+        if self.writable:  # otherwise bytes are pending, so no heartbeat is needed
             self.write(EMPTY_FRAME)
             self.flush()
         self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeats, interval)
@@ -129,7 +130,7 @@ class Client(Connection, asyncio.Protocol):
         reads = isinstance(link, OutgoingLink)
         address, _ = terminus(attach.source if reads else attach.target)
         if not address:
-            raise AmqpError(NOT_ALLOWED, "The attach names no address.")
+            raise AmqpError(NOT_ALLOWED, "The attach does not contain an address.")
         path = entity_path(address)
         node = path.lower().rpartition("/")[2]
         if node in self._nodes:
@@ -160,15 +161,16 @@ class Client(Connection, asyncio.Protocol):
         return (link.endpoint for link in list(self.links) if isinstance(link.endpoint, HubEndpoint))
 
     def drop(self) -> None:
-        """Reset the TCP connection immediately, without a reason for the client."""
+        """Reset the TCP connection immediately, without sending a reason."""
         with contextlib.suppress(OSError):  # the connection is closed
             socket_ = self._transport.get_extra_info("socket")
-            if socket_ is not None:  # None with TLS if the connection is closed
+            if socket_ is not None:  # with TLS, it is None if the connection is closed
                 socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
     def check_timeouts(self) -> None:
-        """Request a frame from a silent client, later close its connection; detach links with expired tokens."""
+        """Request a frame from a silent client, and later close its connection; detach links whose token has
+        expired."""
         if self.closed or self._silent:
             return
         now, limit = time.monotonic(), self._settings.idle_timeout
@@ -191,7 +193,7 @@ class Client(Connection, asyncio.Protocol):
     def _end(self) -> None:
         """Send the last bytes and close the socket."""
         self.flush()
-        # keep reading and ignoring bytes for a while: a reset would overtake the reason
+        # keep the socket open for a while, because a reset could discard the reason before the client reads it
         with contextlib.suppress(OSError):  # the client may have disconnected
             if self._transport.can_write_eof():
                 self._transport.write_eof()

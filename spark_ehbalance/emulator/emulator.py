@@ -26,13 +26,13 @@ from spark_ehbalance.emulator.settings import Settings
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # localhost for clients on this machine
-_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # a connection string must have a key
-_EVENTS_PER_CALL = 1000  # blocks the server for about 5 ms
+_LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # clients on this machine reach all of these as localhost
+_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # a connection string must contain a key
+_EVENTS_PER_CALL = 1000  # one call blocks the server for about 5 ms
 
 
 def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concatenate[Emulator, _P], _T]:
-    """A method of `Emulator` whose body runs on the server's loop."""
+    """Decorate a method of `Emulator` so that its body runs on the server's loop."""
 
     @functools.wraps(run)
     def call(self: Emulator, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -43,7 +43,7 @@ def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concate
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The state of a partition. If both sequence numbers are equal, the partition is empty.
+    """The state of a partition. The partition is empty if both sequence numbers are equal.
 
     Before the first event, `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None.
     """
@@ -62,14 +62,15 @@ class PartitionState:
 
 
 class Emulator:
-    """An Event Hubs namespace on this machine. It runs between `start` and `stop`, or as a context manager.
+    """An Event Hubs namespace on this machine. It runs from `start` to `stop`, or for the duration of a `with` block.
 
-    With TLS or a websocket, give clients a `custom_endpoint_address` with the port. Every operation takes effect before
-    it returns, and raises `ValueError` for an unknown or invalid hub or partition. A partition may be given as an int.
+    With TLS or a websocket, give clients a `custom_endpoint_address` that contains the port. Every operation takes
+    effect before it returns, and raises `ValueError` for an unknown or invalid hub or partition. Partitions can also be
+    given as ints.
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
-        """`hubs` maps names to numbers of partitions, `settings` are the fields of `Settings`."""
+        """`hubs` maps the hubs' names to their numbers of partitions; `settings` are the fields of `Settings`."""
         self._hubs = dict(hubs or {})
         self._settings = Settings(**settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -78,7 +79,7 @@ class Emulator:
         self._certificates: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
-        """Listen. Raises OSError if the port is not available, ValueError for an invalid hub."""
+        """Start to listen. Raises OSError if the port is not available, and ValueError for an invalid hub."""
         if self._loop is not None:
             raise RuntimeError("the emulator is already running")
         self._loop = asyncio.new_event_loop()
@@ -109,7 +110,7 @@ class Emulator:
         return context
 
     def stop(self) -> None:
-        """Drop all connections. Idempotent."""
+        """Stop, and drop all connections. Idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -137,15 +138,15 @@ class Emulator:
 
     @property
     def websocket_port(self) -> int:
-        """The port for websockets. Raises RuntimeError unless the emulator is running with one."""
+        """The port for websockets. Raises RuntimeError unless the emulator is running and has such a port."""
         if (port := self._server.websocket_port) is None:
             raise RuntimeError("the emulator has no websocket port")
         return port
 
     @property
     def ca_file(self) -> Path:
-        """The authority's certificate, with which clients verify the server. Raises RuntimeError unless the emulator is
-        running with TLS."""
+        """The file with the authority's certificate, with which clients verify the server. Raises RuntimeError unless
+        the emulator is running with TLS."""
         if self._certificates is None:
             raise RuntimeError("the emulator is not running with TLS")
         return Path(self._certificates.name) / CA_FILE
@@ -171,7 +172,7 @@ class Emulator:
 
     @_operation
     def add_hub(self, name: str, partitions: int) -> None:
-        """Create a hub, or extend an existing one to that number of partitions."""
+        """Create a hub, or extend an existing one to this number of partitions."""
         self._broker.add_hub(name, partitions)
 
     @_operation
@@ -196,7 +197,7 @@ class Emulator:
 
     @_operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
-        """Detach a hub's links, and refuse new ones and requests for properties until called with False."""
+        """Detach a hub's links, and refuse new links and requests for properties until this is called with False."""
         hub = self._broker.hub(name)
         hub.disabled = disable
         if disable:
@@ -209,20 +210,21 @@ class Emulator:
 
     @_operation
     def compact(self, hub: str, partition: str | int, start: int, end: int) -> None:
-        """Remove the events from `start` to before `end`, as compaction does."""
+        """Remove the events with the sequence numbers `start` to `end` - 1, as compaction does."""
         self._log(hub, partition).remove(start, end)
 
     @_operation
     def promote(self, hub: str, lost: int = 0, *, refuse_lost: bool = False) -> None:
-        """Promote a secondary region of a geo-replicated hub. It lacks the last `lost` events of each partition, and
-        new events reuse their sequence numbers. Resets all connections.
+        """Promote the secondary region of a geo-replicated hub. That region lacks the last `lost` events of each
+        partition, so new events reuse their sequence numbers. Resets all connections.
 
-        A receiver at a lost event's offset then starts at its sequence number; with `refuse_lost` it is refused.
+        A receiver that starts at the offset of a lost event then reads from the same sequence number; with
+        `refuse_lost`, it is refused.
         """
         promoted = self._broker.hub(hub)
         for log in promoted.partitions:
             log.promote(lost, refuse_lost)
-        promoted.created_at = datetime.now(timezone.utc)  # whether the service does so is not known
+        promoted.created_at = datetime.now(timezone.utc)  # it is not known whether the service does this too
         self._drop_all()
 
     @_operation
@@ -233,7 +235,7 @@ class Emulator:
 
     @_operation
     def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
-        """The epochs of a partition's attached readers; None for a reader without one."""
+        """The epochs of the readers attached to a partition; None for a reader without an epoch."""
         return [reader.epoch for reader in self._broker.hub(hub).readers(group, str(partition))]
 
     def append(
@@ -244,7 +246,7 @@ class Emulator:
         properties: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         partition_key: str | None = None,
     ) -> None:
-        """Add events without a client. `properties` is one mapping for all events, or one for each."""
+        """Add events without a client. `properties` is one mapping for all events, or a sequence with one for each."""
         for start in range(0, len(bodies), _EVENTS_PER_CALL):
             part = slice(start, start + _EVENTS_PER_CALL)
             some = [properties] if properties is None or isinstance(properties, Mapping) else properties[part]
@@ -252,7 +254,7 @@ class Emulator:
 
     @_operation
     def append_encoded(self, hub: str, partition: str | int, *events: EncodedEvent) -> None:
-        """Store `events` unchanged, even if no sender could produce them; for tests of readers."""
+        """Store `events` unchanged, even events that no sender could produce. For tests of readers."""
         self._log(hub, partition).append(events)
 
     @_operation
@@ -284,15 +286,17 @@ class Emulator:
     @_operation
     def server_busy(self, count: int = 0, seconds: float = 0.0, hub: str | None = None) -> None:
         """Refuse the next `count` attaches, sends, deliveries and requests for properties with
-        com.microsoft:server-busy, and all for `seconds`; those of one hub, or of every hub.
+        com.microsoft:server-busy, and also all that follow within `seconds`. Applies to one hub, or to every hub if
+        `hub` is None.
 
-        A reader is detached when it would receive events. Both 0 ends the fault.
+        A reader is detached when it would receive events. If `count` and `seconds` are 0, the fault ends.
         """
         self._broker.faults.server_busy(count, seconds, hub)
 
     @_operation
     def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
-        """Delay deliveries and the responses to sends by `seconds`; 0 ends the fault. None: every hub or partition."""
+        """Delay deliveries and the responses to sends by `seconds`; 0 ends the fault. If `hub` or `partition` is None,
+        this applies to every hub or partition."""
         self._broker.faults.delay(seconds, hub, None if partition is None else str(partition))
 
     @_operation
@@ -310,12 +314,13 @@ class Emulator:
 
     @_operation
     def refuse_connections(self, refuse: bool = True) -> None:
-        """Reset every new TCP connection until called with False; open connections are not affected."""
+        """Reset every new TCP connection until this is called with False. Open connections are not affected."""
         self._broker.faults.refuse_connections = refuse
 
     @_operation
     def silence_connections(self, silence: bool = True) -> None:
-        """Accept new TCP connections without ever responding, until called with False; silent ones stay silent."""
+        """Accept new TCP connections without ever responding, until this is called with False. Connections that were
+        silent by then stay silent."""
         self._broker.faults.silence_connections = silence
 
     @_operation
@@ -355,7 +360,8 @@ class Emulator:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _on_loop(self, run: Callable[[], _T]) -> _T:
-        """The result of `run` on the server's loop. Raises ValueError with the description of an AmqpError."""
+        """Call `run` on the server's loop, and return its result. Turns an AmqpError into a ValueError with the same
+        description."""
 
         async def call() -> _T:
             return run()

@@ -1,4 +1,4 @@
-"""Endpoints of a client's links: publishers, readers, and request nodes."""
+"""The emulator's endpoints of links: for publishers, for readers, and for requests and their responses."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from spark_ehbalance.emulator.message import (
     with_delivery_annotations,
 )
 
-_CHUNK_BYTES = 256 * 1024  # one write: large enough to amortize its fixed cost, small enough to be fair
-_TURN_BYTES = 4 * _CHUNK_BYTES  # then other connections are served
-_OK = 200  # the only status without a description
+_CHUNK_BYTES = 256 * 1024  # per write: large enough to amortize its fixed cost, small enough to be fair to others
+_TURN_BYTES = 4 * _CHUNK_BYTES  # sent before other connections are served
+_OK = 200  # the only status that is sent without a description
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 class HubEndpoint(Endpoint):
     """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
 
-    claim: str  # required of the token
+    claim: str  # named in the error if no token is valid for the link
     max_message_size = MAX_MESSAGE_SIZE
 
     def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
-        """`path` is the one that a token must cover, in lower case. Raises AmqpError for an unknown partition."""
+        """`path` is the path that a token must cover, in lower case. Raises AmqpError for an unknown partition."""
         if partition is not None:
             hub.partition(partition)
         self.hub = hub
@@ -57,7 +57,7 @@ class HubEndpoint(Endpoint):
         self._link = link
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Detach the link with the reason. Idempotent."""
+        """Detach the link, and send `error` as the reason. Idempotent."""
         self._link.detach(error)
         self._link.session.connection.flush()
 
@@ -69,7 +69,7 @@ class PublisherEndpoint(HubEndpoint):
     _link: IncomingLink
 
     def __init__(self, link: IncomingLink, hub: Hub, entity: Entity) -> None:
-        """Raises AmqpError for an unknown partition and for a consumer group's address."""
+        """Raises AmqpError for an unknown partition, and if the address names a consumer group."""
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         super().__init__(link, hub, entity.partition, hub.name.lower())
@@ -78,7 +78,7 @@ class PublisherEndpoint(HubEndpoint):
             self.properties = {Symbol("com.microsoft:tracking-id"): f"{uuid.uuid4().hex.upper()}_G0"}
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """Append the events of a message. Raises DecodeError for a malformed one, which closes the connection."""
+        """Append the events in a message. Raises DecodeError, which closes the connection, if it is malformed."""
         if message_format == BATCH_FORMAT:
             events, partition_key = parse_batch(message)
         else:
@@ -109,7 +109,7 @@ class PublisherEndpoint(HubEndpoint):
 
 
 class ReaderEndpoint(HubEndpoint):
-    """Sends the events of one partition from a start position on, as fast as credit, windows and the socket allow."""
+    """Sends the events of one partition, from a start position on, as fast as the credit, windows and socket allow."""
 
     claim = "Listen"
     partition: str
@@ -142,7 +142,7 @@ class ReaderEndpoint(HubEndpoint):
             self._turn.cancel()
 
     def on_capacity(self) -> None:
-        """Schedule sending, after the injected delay if any."""
+        """Schedule sending, after the injected delay if there is one."""
         if self._turn is None:
             loop = asyncio.get_running_loop()
             delay = self.hub.faults.delay_for(self.hub.name, self.partition)
@@ -174,7 +174,7 @@ class ReaderEndpoint(HubEndpoint):
                 return
 
     def _send_chunk(self, capacity: int) -> int:
-        """Send the next events; returns their size in bytes."""
+        """Send the next events. Returns their size in bytes."""
         if self._with_metrics or not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
             message = bytes(chunk.data[TRANSFER_HEADER_SIZE:])
@@ -197,11 +197,11 @@ class ReaderEndpoint(HubEndpoint):
 
 
 class ResponseEndpoint(Endpoint):
-    """Serves the client's receiver of a node's responses."""
+    """Serves a link on which a client receives the responses of a request node."""
 
     def __init__(self, link: OutgoingLink, attach: Attach, node: str, settle_timeout: float) -> None:
-        """Responses are sent settled if the client requests it. Otherwise this side settles those that the client has
-        not settled after `settle_timeout` seconds."""
+        """Responses are sent settled if the client requests that. Otherwise, this side settles each response that the
+        client has not settled within `settle_timeout` seconds."""
         self.node = node
         self._link = link
         self._settle_timeout = settle_timeout
@@ -228,7 +228,8 @@ class ResponseEndpoint(Endpoint):
 
 
 class RequestEndpoint(Endpoint):
-    """Serves the client's sender of requests to a node; responses use the same session's `ResponseEndpoint`."""
+    """Serves a link on which a client sends requests to a node. The responses are sent by the `ResponseEndpoint` in the
+    same session."""
 
     credit = 100
 
@@ -238,7 +239,7 @@ class RequestEndpoint(Endpoint):
         self._answer = answer
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """Respond to a request. Raises DecodeError for malformed ones."""
+        """Respond to a request. Raises DecodeError if it is malformed."""
         request = parse_sections(message)
         endpoints = [link.endpoint for link in self._link.session.links()]
         receivers = (
@@ -253,7 +254,7 @@ class RequestEndpoint(Endpoint):
         description = {} if response.status == _OK else {"status-description": response.description}
         if self._node == "$management":
             application = {"operation": request.application.get("operation"), **application}
-            if description:  # azure-eventhub reads this name
+            if description:  # azure-eventhub reads the description under this name
                 description["statusDescription"] = response.description
         application |= description
         if response.condition is not None:

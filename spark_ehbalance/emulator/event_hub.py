@@ -1,4 +1,4 @@
-"""A hub for tests: events that arrived, events to read, and faults."""
+"""A hub for tests, which can inspect the events that arrived, add events to read, and inject faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ArrivedEvent:
 
 
 class EventHub:
-    """A hub of an emulator in this process; `emulator` has further calls."""
+    """A hub of an emulator in this process; `emulator` has further operations."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
         """Raises ValueError if the hub does not exist."""
@@ -47,7 +47,7 @@ class EventHub:
 
     @property
     def connection_string(self) -> str:
-        """The connection string of this hub; `emulator.connection_string()` is the namespace's."""
+        """The connection string of this hub; `emulator.connection_string()` returns the namespace's."""
         return self.emulator.connection_string(self.name)
 
     def events(self) -> list[ArrivedEvent]:
@@ -55,7 +55,8 @@ class EventHub:
         return [_event(partition, message) for _, _, partition, message in self.emulator._on_hub(self.name, _messages)]
 
     def wait_for_events(self, count: int, timeout: float = 10.0) -> list[ArrivedEvent]:
-        """The events, as soon as there are `count`. Raises TimeoutError after `timeout` seconds."""
+        """Wait until the hub has at least `count` events, and return all of them. Raises TimeoutError after `timeout`
+        seconds."""
         end = time.monotonic() + timeout
         while len(events := self.events()) < count:
             if time.monotonic() > end:
@@ -70,7 +71,8 @@ class EventHub:
         partition_key: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add events without a client. Without a partition, the hub chooses one for each: by key, or round-robin."""
+        """Add events without a client. Without a `partition`, the hub chooses one for each event: by `partition_key`,
+        or round-robin."""
         for body in bodies:
             if not isinstance(body, (bytes, bytearray, memoryview, str)):
                 raise TypeError(f"the body {body!r} is {type(body).__name__}, not bytes or str")
@@ -83,14 +85,14 @@ class EventHub:
             self.emulator.append(self.name, target, [encoded], properties, partition_key)
 
     def busy(self, count: int = 0) -> AbstractContextManager[object]:
-        """Refuse the next `count` attaches, sends, deliveries and requests for properties (0: all), as a throttled hub
-        does, until the end of the `with` block or of the test."""
+        """Refuse the next `count` attaches, sends, deliveries and requests for properties, or all of them if `count` is
+        0, as a throttled hub does. Ends with the `with` block, or with the test."""
         self.emulator.server_busy(count, 0.0 if count else math.inf, self.name)
         return _on_exit(self.emulator.server_busy, hub=self.name)
 
     def away(self) -> AbstractContextManager[object]:
-        """Reset all connections of the emulator and refuse new ones, as if it were unreachable, until the end of the
-        `with` block or of the test."""
+        """Reset all connections of the emulator and refuse new ones, as if it were unreachable. Ends with the `with`
+        block, or with the test."""
         self.emulator.refuse_connections()
         self.emulator.drop_connections()
         return _on_exit(self.emulator.refuse_connections, False)
@@ -103,7 +105,7 @@ def _on_exit(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[
 
 
 def _messages(hub: Hub) -> list[tuple[int, int, str, bytes]]:
-    """Arrival, sequence number, partition and message of each readable event, in order of arrival."""
+    """The readable events in order of arrival, each as (arrival, sequence number, partition, message)."""
     return sorted(
         (*event[:2], str(index), event[2]) for index, log in enumerate(hub.partitions) for event in log.messages()
     )

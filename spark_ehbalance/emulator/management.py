@@ -1,4 +1,4 @@
-"""The `$management` node: properties of hubs and partitions."""
+"""The `$management` node, which returns the properties of hubs and partitions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _STATUS = {NOT_FOUND: 404, BUSY: 503}
 
 
 def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
-    """Respond to a READ of a hub or a partition. `tokens` are the client's."""
+    """Respond to a READ request for a hub or a partition. `tokens` are the client's tokens."""
     fields = request.application
     name, partition = fields.get("name"), fields.get("partition")
     if fields.get("operation") != "READ" or not isinstance(name, str):
-        return Response(400, "The operation must be READ, and the name that of an event hub.")
-    # the Go client puts a token for "hub/$management" only, and sends the hub's with each request
+        return Response(400, "The operation must be READ, and the name must be an event hub's.")
+    # the Go client puts only a token for "hub/$management", and sends the hub's token with each request
     if not tokens.allow(name.lower()) and not tokens.check(fields.get("security_token"), name.lower()):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:

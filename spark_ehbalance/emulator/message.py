@@ -1,4 +1,4 @@
-"""Messages: the sections of an AMQP message, and the annotations that Event Hubs adds.
+"""Parses and builds AMQP messages, and inserts the annotations that Event Hubs adds.
 
 An event is parsed once, when it is published, and stored as encoded bytes with the service's annotations inserted.
 """
@@ -25,8 +25,8 @@ _SMALL_MAP, _LARGE_MAP, _TIME = struct.Struct(">4sBB"), struct.Struct(">4sII"), 
 class EncodedEvent(NamedTuple):
     """An event to store: encoded parts, between which the service's annotations are inserted.
 
-    `annotations` are the sender's pairs in the annotation map, `items` the number of keys and values in them, `tail`
-    the other sections.
+    `annotations` are the sender's pairs of the annotation map, `items` is the number of keys and values in them, and
+    `tail` contains the other sections.
     """
 
     annotations: bytes
@@ -35,11 +35,11 @@ class EncodedEvent(NamedTuple):
     partition_key: str | None = None
 
     def annotated(self, name: str, value: Any) -> EncodedEvent:
-        """The event with one more annotation, as publishers and Kafka clients add."""
+        """The event with one more annotation, like those that publishers and Kafka clients add."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
     def render(self, epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
-        """The encoded message that readers receive; `enqueued_ms` is in milliseconds since 1970."""
+        """The encoded message that readers receive. `enqueued_ms` is in milliseconds since 1970."""
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
         position = _position(epoch, sequence_number, offset, enqueued_ms)
         size, count = len(self.annotations) + len(key) + len(position), self.items + (10 if key else 8)
@@ -51,7 +51,7 @@ class EncodedEvent(NamedTuple):
 
 
 def _position(epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
-    """The encoded annotations of an event's position in its partition, in the service's order."""
+    """The encoded annotations that state an event's position in its partition, in the service's order."""
     before = _EPOCH_KEY + encode(Int(epoch)) + _SEQUENCE_KEY + encode(sequence_number)
     return before + _OFFSET_KEY + encode(offset) + _TIME_KEY + _TIME.pack(b"\x83", enqueued_ms)
 
@@ -65,7 +65,8 @@ class Sections(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The response to a request: an HTTP status, one line of text, and the requested value or an error's condition."""
+    """The response to a request: an HTTP status, a line of text, and either the requested value or an error's
+    condition."""
 
     status: int
     description: str
@@ -78,7 +79,8 @@ def _pair(name: str, value: Any) -> bytes:
 
 
 def _sections(message: bytes) -> Iterator[tuple[int, int, int]]:
-    """Descriptor, start and end of the value of each section. Raises DecodeError if one is cut off or unknown."""
+    """Yield the descriptor of each section, and the start and end of its value. Raises DecodeError if a section is
+    truncated or unknown."""
     pos = 0
     while pos < len(message):
         if message.startswith(b"\x00\x53", pos):
@@ -94,7 +96,7 @@ def _sections(message: bytes) -> Iterator[tuple[int, int, int]]:
 def parse_event(message: bytes) -> EncodedEvent:
     """Parse one published message. Raises DecodeError if any section is malformed.
 
-    As the service does, it drops the header, and keeps delivery annotations although they are for one hop only.
+    Like the service, this drops the header, but keeps delivery annotations although they are meant for one hop only.
     """
     annotations = b""
     tail: list[bytes] = []
@@ -108,7 +110,8 @@ def parse_event(message: bytes) -> EncodedEvent:
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
-    """Encoded pairs without the service's, their number of keys and values, and the partition key."""
+    """The sender's encoded pairs (without keys that the service sets itself), the number of keys and values in them,
+    and the partition key."""
     if message[start] not in (0xC1, 0xD1):
         raise DecodeError("the annotations are not a map")
     field = 1 if message[start] == 0xC1 else 4
@@ -128,7 +131,7 @@ def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | N
 
 
 def parse_batch(message: bytes) -> tuple[list[EncodedEvent], str | None]:
-    """The events of a message in BATCH_FORMAT and the batch's own partition key. Raises DecodeError."""
+    """The events in a message in BATCH_FORMAT, and the partition key of the batch. Raises DecodeError."""
     events, partition_key = [], None
     for section, start, end in _sections(message):
         if section == _ANNOTATIONS:
@@ -144,8 +147,8 @@ def parse_batch(message: bytes) -> tuple[list[EncodedEvent], str | None]:
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None] = (None,), partition_key: str | None = None
 ) -> list[EncodedEvent]:
-    """Events without a client. Raises ValueError unless `properties` has one mapping for each body or one for all,
-    TypeError for a property value without an AMQP type."""
+    """Build events from their bodies. Raises ValueError unless `properties` has one mapping for each body or one for
+    all bodies, and TypeError for a property value that AMQP has no type for."""
     sections = [b"\x00\x53\x74" + encode(dict(mapping)) if mapping else b"" for mapping in properties]
     if len(sections) == 1:
         sections *= len(bodies)
@@ -160,7 +163,7 @@ def build_events(
 
 
 def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
-    """A rendered message with a section of delivery annotations."""
+    """Prepend a section of delivery annotations to a rendered message."""
     return encode(Described(ULong(_DELIVERY), annotations)) + message
 
 
@@ -196,7 +199,8 @@ def parse_content(message: bytes) -> Content:
 
 
 def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
-    """The encoded response of a node, with all 13 fields of the properties section; without a body for None."""
+    """Encode the response of a node, with all 13 fields of the properties section. It has no body if `value` is
+    None."""
     properties = [None] * 5 + [correlation_id] + [None] * 7
     sections = {_PROPERTIES: properties, _APPLICATION: application} | ({} if value is None else {_VALUE: value})
     return b"".join(encode(Described(ULong(section), content)) for section, content in sections.items())

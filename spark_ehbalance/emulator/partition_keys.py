@@ -1,8 +1,8 @@
-"""The partition for a partition key.
+"""Chooses the partition for a partition key.
 
-The service's function is not documented. This one is Microsoft's `DeterminePartitionId` (Metering.RuntimeCS): it agrees
-with all keys observed in a namespace, and the service's errors name the last logical partition of its ranges. The
-buffered producers of Azure's SDKs use another function.
+The service's function is not documented. This one is Microsoft's `DeterminePartitionId` (Metering.RuntimeCS). It gives
+the observed partition for all keys tried in a real namespace, and the service's errors name the last logical partition
+of the same ranges. The buffered producers in Azure's SDKs use another function.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import struct
 
-#: Logical partitions; each partition of a hub has a range of them.
+#: Number of logical partitions. Each partition of a hub gets a range of them.
 _LOGICAL = 32767
 
 _MASK = 0xFFFFFFFF
@@ -22,7 +22,8 @@ _MIX, _FINAL = (4, 6, 8, 16, 19, 4), (14, 11, 25, 16, 4, 14, 24)
 
 @functools.lru_cache(1024)
 def partition_for_key(key: str, partitions: int) -> int:
-    """The index of the partition, of `partitions`, for events with this case-insensitive key."""
+    """The index of the partition, in a hub with this number of `partitions`, for events with this key. Keys are
+    case-insensitive."""
     logical = _hash(key.upper().encode("ascii", "replace")) % _LOGICAL
     width, wide_count = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
     narrow = wide_count * (width + 1)
@@ -38,7 +39,7 @@ def _hash(data: bytes) -> int:
     for at in range(0, last, 12):
         words = _mix(*_add(words, data[at : at + 12]))
     a, b, c = _add(words, data[last:].ljust(12, b"\0"))
-    for turn, bits in enumerate(_FINAL):  # changes c, a and b in turn, by the previous one
+    for turn, bits in enumerate(_FINAL):  # changes c, a and b in turn, each by means of the previous word
         if turn % 3 == 0:
             c = ((c ^ b) - _rotate(b, bits)) & _MASK
         elif turn % 3 == 1:
@@ -55,7 +56,7 @@ def _add(words: list[int], data: bytes) -> list[int]:
 def _mix(a: int, b: int, c: int) -> list[int]:
     for bits in _MIX:
         a = (a - c) & _MASK ^ _rotate(c, bits)
-        a, b, c = b, (c + b) & _MASK, a  # this one changes the next one
+        a, b, c = b, (c + b) & _MASK, a  # the new word takes part in the next step
     return [a, b, c]
 
 

@@ -1,11 +1,12 @@
 """The events of one partition, in order, in memory.
 
-A record is a gap of `HEADER_SIZE` bytes and the encoded event; in a reader's copy the gap becomes the transfer header.
-Offsets, like the service's, begin at 0, increase by bytes, and jump to multiples of 2^32: here every 11 events, as once
-observed. In a geo-replicated hub an offset is the number of the primary region, which each promotion increments, the
-position in bytes, and the sequence number. The service's offsets have the same form (azure-sdk-for-go shows `2:-1:-1`
-for an empty partition), but the meaning of their numbers is not documented. The epoch of a sequence number is the
-region's number, because it counts the changes of the primary region (azure-sdk issue 7454); in other hubs it is -1.
+A record consists of a gap of `HEADER_SIZE` bytes and the encoded event; in a reader's copy, the gap becomes the header
+of the transfer. Offsets, like the service's, begin at 0, increase by the size in bytes, and jump to multiples of 2^32:
+here after every 11 events, as was once observed. In a geo-replicated hub, an offset consists of the number of the
+primary region, which each promotion increments, the position in bytes, and the sequence number. The service's offsets
+have the same form (azure-sdk-for-go shows `2:-1:-1` for an empty partition), but the meaning of their numbers is not
+documented. The epoch of a sequence number is the region's number, because it counts the changes of the primary region
+(azure-sdk issue 7454); in other hubs, the epoch is -1.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import NamedTuple
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
 from spark_ehbalance.emulator.message import EncodedEvent
 
-_SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # an offset's jump, and the events before it
+_SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # bytes, and events, after which offsets jump to the next segment
 
 
 class Chunk(NamedTuple):
-    """Consecutive records: `data` is a copy; `starts` holds the start of each record and the end of the last."""
+    """Consecutive records. `data` is a copy; `starts` contains the start of each record, and the end of the last."""
 
     data: bytearray
     starts: list[int]
@@ -37,8 +38,8 @@ class PartitionLog:
 
     def __init__(self, arrivals: Iterator[int], *, geo_replicated: bool = False) -> None:
         """`arrivals` numbers the appends to all partitions of a hub."""
-        self.geo_replicated = geo_replicated  # else offsets are numbers
-        self.refuses_lost_offsets = False  # offsets of events that a promotion has lost
+        self.geo_replicated = geo_replicated  # if not, offsets are plain numbers
+        self.refuses_lost_offsets = False  # those of events that a promotion has lost
         self._region_starts = [0]  # the sequence number of the first event of each primary region, in order
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes
@@ -72,14 +73,15 @@ class PartitionLog:
 
     @property
     def last_offset(self) -> str:
-        """The offset of the last event, retained or not; "-1" if there never was one (or a text that ends with it)."""
+        """The offset of the last event, retained or not. If there never was an event, it is "-1", or "1:-1:-1" in a
+        geo-replicated hub."""
         if self._times:
             return self._offset(len(self._times) - 1)
         return "1:-1:-1" if self.geo_replicated else "-1"
 
     @property
     def last_enqueued_ms(self) -> int | None:
-        """The time of the last event in milliseconds since 1970, retained or not; None if there never was one."""
+        """The time of the last event, retained or not, in milliseconds since 1970; None if there never was an event."""
         return self._times[-1] if self._times else None
 
     def append(self, events: Sequence[EncodedEvent]) -> None:
@@ -108,7 +110,8 @@ class PartitionLog:
             callback()
 
     def read(self, sequence_number: int, max_events: int, max_bytes: int) -> Chunk:
-        """Records from a `next_readable` sequence number on: at least one, which may exceed `max_bytes`."""
+        """The records from `sequence_number` on, which must be readable (see `next_readable`). Contains at least one
+        record, even if that one exceeds `max_bytes`."""
         first = sequence_number - self._indexed_from
         ahead = (removed.start - sequence_number for removed in self._removed)
         max_events = min([max_events, *(distance for distance in ahead if distance > 0)])
@@ -122,14 +125,14 @@ class PartitionLog:
         return Chunk(self._data[begin : begin + starts[-1]], starts)
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
-        """The number of the append, the sequence number and the rendered message of each readable event."""
+        """Yield the arrival number, the sequence number and the rendered message of each readable event."""
         for number in range(self.first_sequence_number, self.next_sequence_number):
             if self.next_readable(number) == number:
                 message = bytes(self.read(number, 1, 0).data[HEADER_SIZE:])
                 yield self._arrivals[number - self._indexed_from], number, message
 
     def next_readable(self, sequence_number: int) -> int:
-        """The first readable sequence number from `sequence_number` on, or the next new one."""
+        """The first readable sequence number from `sequence_number` on, or that of the next new event."""
         number = max(sequence_number, self.first_sequence_number)
         for removed in self._removed:
             if number in removed:
@@ -138,12 +141,12 @@ class PartitionLog:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next event, if offsets are numbers."""
+        """The offset of the next event in a hub whose offsets are plain numbers."""
         return self._offsets[-1] + self._positions[-1] - self._positions[-2] if self._times else 0
 
     def after(self, position: int, inclusive: bool, *, is_time: bool) -> int:
-        """The sequence number of the first retained event at (if `inclusive`) or after an offset, or a time in
-        milliseconds since 1970."""
+        """The sequence number of the first retained event after `position`, or at it if `inclusive`. The position is an
+        offset, or a time in milliseconds since 1970 if `is_time`."""
         index, bisect = self._times if is_time else self._offsets, bisect_left if inclusive else bisect_right
         return max(self._indexed_from + bisect(index, position, 0, len(self._times)), self.first_sequence_number)
 
@@ -163,13 +166,13 @@ class PartitionLog:
             self._indexed_from += deleted
 
     def remove(self, start: int, end: int) -> None:
-        """Stop delivering the retained events from `start` to before `end`."""
+        """Stop delivering the retained events with the sequence numbers `start` to `end` - 1."""
         self._removed.append(range(start, min(end, self.next_sequence_number)))
         self._removed.sort(key=lambda removed: removed.start)
 
     def promote(self, lost: int, refuse_lost: bool) -> None:
-        """Drop the last `lost` events, as when a secondary region takes over; new ones reuse their sequence numbers.
-        Raises ValueError if there are fewer, or if the hub is not geo-replicated."""
+        """Drop the last `lost` events, as happens when a secondary region takes over. New events reuse their sequence
+        numbers. Raises ValueError if fewer events are retained, or if the hub is not geo-replicated."""
         if not self.geo_replicated:
             raise ValueError("only a geo-replicated hub can be promoted")
         retained = self.next_sequence_number - self.first_sequence_number

@@ -1,4 +1,4 @@
-"""The server: listens, and connects clients with the broker, `$cbs` and `$management`.
+"""The server, which listens, and connects clients with the broker, `$cbs` and `$management`.
 
 Everything here runs on one asyncio loop; `Emulator` calls it from other threads.
 """
@@ -34,7 +34,7 @@ class Server:
         """Listen. Raises OSError if a port is not available, ImportError if the package websockets is missing."""
         self.port = await self._listen(self._make_client, self.port)
         if self.websocket_port is not None:
-            from spark_ehbalance.emulator.websocket import WebSocketConnection  # not needed without a websocket
+            from spark_ehbalance.emulator.websocket import WebSocketConnection  # its package is optional
 
             self.websocket_port = await self._listen(
                 lambda: WebSocketConnection(self._make_client), self.websocket_port
@@ -45,7 +45,7 @@ class Server:
         return Client(self.settings, self.broker, self.clients)
 
     async def _listen(self, make: Callable[[], asyncio.Protocol], port: int) -> int:
-        """Listen on `port`, or a free one for 0, and return it."""
+        """Listen on `port`, or on a free port if it is 0. Returns the port."""
         loop = asyncio.get_running_loop()
         self._listeners.append(await loop.create_server(make, self.settings.host, port, ssl=self._tls))
         bound: int = self._listeners[-1].sockets[0].getsockname()[1]

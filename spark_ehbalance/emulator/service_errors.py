@@ -1,4 +1,4 @@
-"""The errors of Event Hubs in Azure's words: condition, and text with values in braces."""
+"""The errors of Event Hubs with Azure's own texts: pairs of a condition and a text that names its values in braces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARGUMENT_ERROR = "com.microsoft:argument-error"
 BUSY = "com.microsoft:server-busy"
 
 NOT_FOUND = (errors.NOT_FOUND, "The messaging entity 'sb://emulator/{path}' could not be found.")
-# the number is invented
+# the number 32766 is invented
 GROUP_NOT_FOUND = (
     errors.NOT_FOUND,
     "The messaging entity 'emulator:eventhub:{hub}~32766|{group}' could not be found.",
@@ -61,7 +61,7 @@ TOO_MANY_READERS = (
 
 
 def service_error(error: tuple[str, str], **values: object) -> AmqpError:
-    """An error whose text ends with a tracking id and a timestamp, as all of Azure's do."""
+    """Create an error whose text ends with a tracking id and a timestamp, as all of Azure's error texts do."""
     condition, text = error
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
     end = f"TrackingId:{uuid.uuid4()}, SystemTracker:emulator, Timestamp:{now}"

@@ -14,17 +14,17 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocols
+PATH = "/$servicebus/websocket"  # the service's path, with the service's subprotocols
 SUBPROTOCOLS = [Subprotocol("AMQPWSB10"), Subprotocol("amqp")]
 
-#: Bytes per sent message. The service's message boundaries are not documented; here they are unrelated to AMQP frames,
-#: to fail a client that relies on them.
+#: Bytes per sent message. The service's message boundaries are not documented. Here they are unrelated to AMQP frames,
+#: so that a client that relies on them fails.
 _SENT_BYTES = 65_500
 _MAX_RECEIVED_BYTES = 4 << 20  # bytes per received message
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """The websocket of one client. `make` creates the AMQP protocol after a valid request."""
+    """The websocket of one client. `make` is called after a valid request, and creates the AMQP protocol."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
@@ -70,7 +70,7 @@ class WebSocketConnection(asyncio.Protocol):
         elif self._is_from_page(request):
             response = self._websocket.reject(HTTPStatus.FORBIDDEN, "web pages are not allowed\n")
         else:
-            response = self._websocket.accept(request)  # or an error
+            response = self._websocket.accept(request)  # this can also be an error response
         self._websocket.send_response(response)
         if self._websocket.state is OPEN:
             self.flush()
@@ -80,10 +80,12 @@ class WebSocketConnection(asyncio.Protocol):
             )
 
     def _is_from_page(self, request: Request) -> bool:
-        """Whether a browser sends the request for a web page, which could read and publish if no key is set.
+        """Whether a browser sends the request on behalf of a web page. If no key is set, such a page could read and
+        publish events.
 
-        The client of azure-eventhub names the server as its origin, and so does a page after DNS rebinding. Without
-        TLS, which detects that, only names without a dot are accepted: nobody can register them.
+        The azure-eventhub client sends the server's name as its origin, and so does a page after DNS rebinding. TLS
+        detects rebinding. Without TLS, only IPv4 addresses and names without a dot are accepted, because nobody can
+        register those.
         """
         origins, server = request.headers.get_all("Origin"), "".join(request.headers.get_all("Host"))
         if not origins:

@@ -22,7 +22,7 @@ from spark_ehbalance.eventhub.client_errors import (
     translate_error,
 )
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, RateLimiter
+from spark_ehbalance.eventhub.poll_schedule import MAX_REQUESTS, RateLimiter
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
@@ -104,7 +104,7 @@ class HubMetadata:
         consumer_group: str,
         *,
         response_timeout: float = _RESPONSE_TIMEOUT,
-        most_requests: float | None = MOST_REQUESTS,
+        most_requests: float | None = MAX_REQUESTS,
     ) -> None:
         self._connection = connection
         self._consumer_group = consumer_group

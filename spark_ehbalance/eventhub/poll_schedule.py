@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 #: Maximum requests per second of a group, and also of a starting query. Just under half of the service's limit, so that
 #: both together stay within it, including the requests for lists of partitions.
-MOST_REQUESTS = 24.0
+MAX_REQUESTS = 24.0
 
 #: Maximum number of partitions in the first request: two seconds' worth, so that a query with many partitions can start
 #: to read the first ones before the others are known.
-MOST_NEW = 48
+MAX_NEW = 48
 
 #: Length of the rate limit's window in seconds: slightly over one, because requests may arrive closer together than
 #: they were sent.
@@ -78,7 +78,7 @@ class PollSchedule:
     request, and `changed_at` the time of the last one whose response differed from the previous response."""
 
     intervals: PollIntervals = INTERVALS
-    most_requests: float = MOST_REQUESTS
+    most_requests: float = MAX_REQUESTS
     members: int = 2
     watched: frozenset[str] = frozenset()
     stale: Mapping[str, float] = field(default_factory=dict)
@@ -120,11 +120,11 @@ class PollSchedule:
         return max(self.not_before, self.requested_at + pause)
 
     def choose(self, partitions: Sequence[str], *, also_others: bool) -> tuple[PollSchedule, list[str]]:
-        """Choose the `partitions` to request now: at most `MOST_NEW` new ones, and as many of the stale and watched
+        """Choose the `partitions` to request now: at most `MAX_NEW` new ones, and as many of the stale and watched
         ones (with `also_others`: of all) as the limit allows in a second, oldest state first."""
         most = max(1, int(self.most_requests / self.members))
         unknown = [partition for partition in partitions if partition not in self.known_at]
-        new = unknown[:MOST_NEW]
+        new = unknown[:MAX_NEW]
         watched = self.known_at.keys() & (partitions if also_others else self.watched)
         oldest = sorted(watched, key=self.known_at.__getitem__)[:most]
         stale = {partition: self.stale[partition] for partition in partitions if partition in self.stale}

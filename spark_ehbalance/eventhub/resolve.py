@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import HubUnavailableError, OptionError, describe
 from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, ServerBusyError, TransientError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS
+from spark_ehbalance.eventhub.poll_schedule import MAX_REQUESTS
 from spark_ehbalance.eventhub.receiver import (
     DisconnectedError,
     OffsetNotFoundError,
@@ -41,7 +41,7 @@ _MIN_RETENTION = timedelta(hours=1)
 _MAX_CONCURRENT = 8
 
 #: Number of partitions after which a log line is written: five seconds' worth of requests.
-_LOG_EVERY = round(5 * MOST_REQUESTS)
+_LOG_EVERY = round(5 * MAX_REQUESTS)
 
 #: Seconds without an event after which a receiver has none to deliver: several round trips to another continent.
 QUIET = 5.0

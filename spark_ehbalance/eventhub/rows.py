@@ -71,8 +71,8 @@ POLICIES = FAIL, KEEP, SKIP = ("fail", "keep", "skip")
 #: The sequence numbers that fit their column, and the largest time in milliseconds that fits its column, which is in
 #: microseconds.
 _SEQUENCE_NUMBERS = range(-(2**63), 2**63)
-MOST_TIME = _SEQUENCE_NUMBERS[-1] // 1000
-_TIMES = range(-MOST_TIME, MOST_TIME + 1)
+MAX_TIME = _SEQUENCE_NUMBERS[-1] // 1000
+_TIMES = range(-MAX_TIME, MAX_TIME + 1)
 
 
 class Binary(bytes):

@@ -105,7 +105,7 @@ class HubWatcher:
         return self._known.error is None
 
     def start(self) -> None:
-        """Request the states of at most `MOST_NEW` partitions, then start the thread. Raises `HubUnavailableError`,
+        """Request the states of at most `MAX_NEW` partitions, then start the thread. Raises `HubUnavailableError`,
         `MissingError` if the hub or the consumer group does not exist, or `OptionError` if the starting positions do
         not match the partitions."""
         with ExitStack() as stack:

@@ -39,7 +39,7 @@ class SimulatedHub:
     ids: tuple[str, ...] = ()
     delivered: int = 0
     duplicates: int = 0
-    #: Start time of the group's first query.
+    #: Start time of the group's first query; None if no query has started.
     started: float | None = None
     _rates: dict[str, float] = field(default_factory=dict)
 
@@ -89,10 +89,10 @@ class SimulatedHub:
     def plan(
         self, starts: Mapping[str, tuple[int, int]], limit: int, now: float
     ) -> tuple[dict[str, tuple[int, int, int]], int]:
-        """The ranges of a new batch, partition → (epoch, first, end), and their number of events.
+        """The ranges of a new batch, as partition → (epoch, first, end), and the number of events in them.
 
-        `starts`: partition → (epoch, next sequence number). Reads at most `limit` events per partition. The opened
-        receivers disconnect receivers with lower epochs.
+        `starts` maps partition → (epoch, next sequence number). The batch reads at most `limit` events per partition.
+        Its receivers disconnect receivers with lower epochs.
         """
         ranges, events, rows = {}, 0, self.partitions
         for partition, (epoch, first) in starts.items():
@@ -111,8 +111,8 @@ class SimulatedHub:
     def deliver(
         self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
     ) -> dict[str, tuple[int, int]]:
-        """Record that a sink finished `ranges`, up to where a higher epoch disconnected the receiver. `part` returns
-        the part of the batch that was read at a time. Returns partition → (epoch, end).
+        """Record that a sink finished `ranges`. If a higher epoch disconnected a receiver, only the events before that
+        count. `part` returns the fraction of the batch that was read by a given time. Returns partition → (epoch, end).
 
         Raises `LostEvents` if earlier events were never delivered.
         """
@@ -133,7 +133,7 @@ class SimulatedHub:
         return ends
 
     def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:
-        """Positions of the first events after the time `latest`, which is not before the group's first start."""
+        """Positions of the first events after the time `latest`, which must not be before the group's first start."""
         assert self.started is not None
         late, rows = latest - self.started, self.partitions
         return {id: Position.before(rows[id].start + int(rows[id].rate * late)) for id in partitions}

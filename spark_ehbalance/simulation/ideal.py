@@ -1,4 +1,4 @@
-"""The ideal strategy: the nearest balanced layout and its number of moves."""
+"""The ideal strategy, with which real ones are compared: the nearest balanced layout, and the moves that it takes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_ehbalance.group.strategies.shares import whole_share
 def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> list[int]:
     """Partition counts of the balanced layout nearest to `owned`, in the same order.
 
-    Each member gets the fair share rounded down, or its limit if that is lower; members with the most partitions get
-    one more.
+    Each member gets the fair share, rounded down, or its limit if that is lower. The members that own the most get one
+    of the remaining partitions each.
     """
     known = limits or {}
     maximums = {name: partitions if (limit := known.get(name)) is None else limit for name in owned}
@@ -30,7 +30,7 @@ def fewest_moves(owned: Mapping[str, int], partitions: int, limits: Mapping[str,
 
 
 class Ideal:
-    """A group that is rebalanced at once and with the fewest moves after each change."""
+    """A group that is rebalanced immediately after each change, with the fewest possible moves."""
 
     def __init__(self, owned: Mapping[str, int]) -> None:
         self.moves = 0

@@ -13,23 +13,23 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
 #: A group also counts as balanced if no member's load exceeds the mean by more than this fraction, or if no single move
-#: helps, because equal counts are not the goal if a few partitions are heavy.
+#: would help: if a few partitions carry most of the load, equal counts are not the goal.
 _TOLERANCE = 0.1
 
 
 class TwoOwners(AssertionError):
-    """Two owners had the same epoch in one partition, or an epoch fell, because of a bug in the lease code."""
+    """Two owners had the same epoch in a partition, or an epoch decreased, because of a bug in the lease code."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """The result of a scenario with a strategy.
+    """The result of running a scenario with a strategy.
 
     `moves` counts changes of owner, `fewest_moves` the moves that the ideal strategy needs, and `later_moves` the moves
-    after the group was balanced. `unowned` is the time without a running owner in seconds, added up over all
-    partitions. `longest_silence` is the longest time between two commits of a running member, as a multiple of the
-    member's lease duration; `lease_duration` is the group's at the end, in seconds. `spread` is the standard deviation
-    / mean of the members' loads, averaged over time, and `spread_worst` is its maximum.
+    after the group was balanced. `unowned` is the time without a running owner, in seconds, summed over all partitions.
+    `longest_silence` is the longest time between two commits of a running member, as a multiple of the member's lease
+    duration; `lease_duration` is the group's lease duration at the end, in seconds. `spread` is the standard deviation
+    of the members' loads divided by their mean, averaged over time; `spread_worst` is its maximum.
     """
 
     scenario: str
@@ -55,20 +55,21 @@ class ScenarioResult:
     changes: tuple[OwnershipChange, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The result without `changes`."""
+        """All fields except `changes`."""
         table = asdict(self)
         del table["changes"]
         return table
 
 
 def _spread(loads: Sequence[float]) -> float:
-    """Standard deviation / mean; 0 without load."""
+    """The standard deviation divided by the mean; 0 if there is no load."""
     mean = fmean(loads) if loads else 0.0
     return pstdev(loads) / mean if mean > 0 else 0.0
 
 
 class Ledger:
-    """Records and measures ownership and the running members. Times are in seconds since the start."""
+    """Records who owns which partition and which members run, and computes the measures. Times are in seconds since the
+    start."""
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class Ledger:
         rates: Callable[[], Mapping[str, float]],
         lease_duration: float,
     ) -> None:
-        self.moves: list[float] = []  # times
+        self.moves: list[float] = []  # the times of moves
         self.lease_duration = lease_duration
         self.longest_silence = 0.0
         self.unowned = 0.0
         self.changes: list[OwnershipChange] = []
         self.spreads: list[float] = []
-        self.balanced: list[tuple[float, bool]] = []  # changes: time, is balanced
+        self.balanced: list[tuple[float, bool]] = []  # (time, whether balanced from then on)
         self.ideal = Ideal({owner: len(owned) for owner, owned in start.ownership.owned.items() if owner is not None})
         self._clock = clock
         self._rates = rates
@@ -97,7 +98,7 @@ class Ledger:
         self._since = 0.0
 
     def change(self, limits: Mapping[str, int | None], partitions: int) -> None:
-        """Change the running members to those in `limits`, and the number of partitions."""
+        """Set the running members to the names in `limits`, and set the number of partitions."""
         self._running, self._partitions = dict(limits), partitions
         for name in self._last_commits.keys() - limits.keys():
             del self._last_commits[name]
@@ -116,7 +117,7 @@ class Ledger:
         if outcome.after.ownership == outcome.before.ownership:
             return
         for change in ownership_changes(outcome):
-            if change.partition is None or change.epoch is None:  # an order about a member
+            if change.partition is None or change.epoch is None:  # a command about a member
                 continue
             epoch, owner = self._epochs.get(change.partition, (0, None))
             if change.epoch < epoch or (change.epoch == epoch and change.owner not in (owner, None)):
@@ -142,9 +143,9 @@ class Ledger:
             self._record_silence(self._clock() - committed, self.lease_duration)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """Seconds from `ended`, the end of a disturbance, until the group was balanced and stayed so until the next
-        disturbance at `until`. If it did not stay balanced, seconds until it was first balanced after `until`; None if
-        it never was."""
+        """Seconds from `ended`, the end of a disturbance, until the group was balanced and then stayed balanced until
+        the next disturbance, at `until`. If it did not stay balanced, the seconds until it was first balanced after
+        `until`; None if it never was."""
         gained = [since for since, balanced in self.balanced if balanced and since < until]
         lost = [since for since, balanced in self.balanced if not balanced and since < until]
         if not gained or (lost and lost[-1] > gained[-1]):
@@ -152,7 +153,7 @@ class Ledger:
         return max(0.0, gained[-1] - ended) if gained else None
 
     def later_moves(self, ended: float, until: float) -> int:
-        """Number of moves before `until` and after the group was first balanced after `ended`."""
+        """Number of moves from the first time after `ended` at which the group was balanced, until `until`."""
         ends = [since for since, _ in self.balanced[1:]] + [until]
         spells = ((since, end) for (since, balanced), end in zip(self.balanced, ends, strict=True) if balanced)
         first = next((max(since, ended) for since, end in spells if end > ended), until)

@@ -46,8 +46,8 @@ class World:
 
 @dataclass(slots=True)
 class SimulatedBatch:
-    """A batch in flight. `ranges` maps partition → (epoch, first, end). The batch is suspended at the time `paused` for
-    `pause` seconds."""
+    """A batch in flight. `ranges` maps partition → (epoch, first, end). From the time `paused` on, the batch is
+    suspended for `pause` seconds."""
 
     ranges: Mapping[str, tuple[int, int, int]]
     began: float
@@ -56,14 +56,14 @@ class SimulatedBatch:
     pause: float = 0.0
 
     def part(self, time: float) -> float:
-        """The part that was read at `time`, from 0 to 1."""
+        """The fraction of the batch that was read by `time`, from 0 to 1."""
         done = min(time, self.paused) + max(0.0, time - self.paused - self.pause) - self.began
         return max(0.0, min(1.0, done / (self.ends - self.began - self.pause)))
 
 
 class Node:
-    """A member's process. It runs from `start` until `stop`, which leaves the group, or until `crash`, which does "
-    "not."""
+    """A member's process. It runs from `start` until `stop`, which leaves the group, or until `crash`, which does not
+    leave it."""
 
     def __init__(self, name: str, number: int, settings: Settings, world: World, rng: random.Random) -> None:
         self.name = name
@@ -78,8 +78,8 @@ class Node:
         world.hub.start(self._now)
         started_ms = START_MS + round(self._now * 1000)
         self._member = MemberEngine(Author(name, f"{name}.{number}"), settings, rng, latest_ms=started_ms)
-        self._step = 0  # actions scheduled for earlier steps are dropped
-        self._busy = False  # reading a new version or committing
+        self._step = 0  # actions that were scheduled in earlier steps are dropped
+        self._busy = False  # reading a new version, or committing
         self._stopping: Callable[[], None] | None = None
         self._known = -1  # last version read
         self._batch: SimulatedBatch | None = None
@@ -97,7 +97,7 @@ class Node:
         self._read_at(self._now + after, self._balance)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """Leave the group, as `query.stop()` does, and discard the batch in flight. Calls `then` at the end."""
+        """Leave the group, as `query.stop()` does, and discard the batch in flight. Afterwards, call `then`."""
         self._stopping = then
         self._member.handle(protocol.StopRequested(), self._clocks())
         self._batch, self._batch_number = None, self._batch_number + 1
@@ -111,7 +111,7 @@ class Node:
         self._batch_number += 1
 
     def pause(self, seconds: float) -> None:
-        """Suspend the process, and the batch in flight with it."""
+        """Suspend the process, and with it the batch in flight."""
         self.suspended_until = self._now + seconds
         if self._batch is not None:
             self._batch.paused, self._batch.pause = self._now, seconds
@@ -121,7 +121,7 @@ class Node:
 
     @property
     def is_awake(self) -> bool:
-        """Whether the process runs and is not suspended."""
+        """Whether the process is running and not suspended."""
         return self.running and self._now >= self.suspended_until
 
     @property
@@ -190,8 +190,8 @@ class Node:
         self._at(time + self._world.store.read_time() * self.slowness, partial(self._read_new, then))
 
     def _read_new(self, then: Callable[[Snapshot], None]) -> None:
-        """Read the new versions if the first request found any. The last request only finds that there are no more, so
-        the result is the newest version before it."""
+        """Read the new versions, if the first request found any. The last request only finds that there are no more
+        versions, so the result is the newest version from before that request."""
         store = self._world.store
         remaining = store.remaining_requests(self._known)
         if remaining:
@@ -206,7 +206,7 @@ class Node:
         self._at(self._now + store.read_time() * self.slowness, partial(then, store.snapshot))
 
     def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
-        """Commit as `lease_table.contract.commit` does. `since` is the time of the first attempt."""
+        """Commit like `lease_table.contract.commit`. `since` is the time of the first attempt."""
         self._busy = True
         land = partial(self._land, changes, base, attempt, since, self._now)
         self._at(self._now + self._world.store.attempt_time() * self.slowness, land)
@@ -283,7 +283,8 @@ class Node:
         return starts
 
     def _end(self) -> None:
-        """End the batch, without the events that followed when a new owner's receiver disconnected this one's."""
+        """End the batch. If a new owner's receiver disconnected this member's, the events after that are not part of
+        it."""
         batch = self._batch
         assert batch is not None
         self._batch = None

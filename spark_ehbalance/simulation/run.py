@@ -35,8 +35,8 @@ _WITH_DURATION = frozenset({"restart", "pause", "outage", "read-only", "burst", 
 
 
 class Simulation:
-    """One group in simulated time. Deterministic: a member's random values depend only on the seed and its name, so all
-    strategies have the same members."""
+    """One group in simulated time. It is deterministic: a member's random values depend only on the seed and the
+    member's name, so all strategies run with the same members."""
 
     def __init__(self, scenario: Scenario, strategy: str, seed: int) -> None:
         self._scenario = scenario
@@ -76,7 +76,7 @@ class Simulation:
         scenario = self._scenario
         for _ in range(scenario.members):
             node = self._new_node()
-            # Members of a settled group started at random times; others start together.
+            # Members of a settled group have started at random times; all others start together.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
         self._changed()
         self._disturbances.append(("start", 0.0, 0.0))
@@ -109,7 +109,7 @@ class Simulation:
         return node
 
     def _begin(self, event: ScenarioEvent) -> None:
-        """Schedule the steps of `event`."""
+        """Schedule the actions of `event`."""
         now = self._engine.now
         action = getattr(self, "_" + event.do.replace("-", "_"))
         steps = event.count if event.every else 1
@@ -121,7 +121,7 @@ class Simulation:
             self._engine.at(now + step * event.every, partial(self._do, event, action, part))
 
     def _chosen(self, event: ScenarioEvent) -> list[str]:
-        """Random members or partitions for `event`."""
+        """Choose random members or partitions for `event`."""
         if event.do == "burst":
             candidates = list(self.hub.ids)
         elif event.do in ("join", "add-partitions"):
@@ -141,7 +141,7 @@ class Simulation:
         awake = {name: self._limits[name] for name, node in self._nodes.items() if node.is_awake}
         partitions = len(self.hub.ids)
         self._ledger.change(awake, partitions)
-        # A pause shorter than a lease looks like a slow moment and must not cause moves.
+        # A pause that is shorter than a lease must not cause moves.
         lease = self._ledger.lease_duration
         present = {
             n: self._limits[n] for n, node in self._nodes.items() if node.running and node.remaining_pause <= lease
@@ -166,7 +166,7 @@ class Simulation:
             self._engine.at(self._engine.now + event.lasts, partial(self._start_again, name))
 
     def _start_again(self, name: str) -> None:
-        self._nodes[name].crash()  # if it is still running
+        self._nodes[name].crash()  # in case it has not stopped yet
         self._process(name).start()
         self._changed()
 
@@ -243,7 +243,8 @@ class Simulation:
 
 
 def _initial_snapshot(scenario: Scenario, names: list[str]) -> Snapshot:
-    """The initial lease table: empty, or with a balanced layout that the members resume."""
+    """The initial lease table. If the group has settled, it contains a balanced layout, which the members resume;
+    otherwise it is empty."""
     group = Group("simulated", scenario.name, "$default")
     if not scenario.settled or not names:
         return Snapshot(group)

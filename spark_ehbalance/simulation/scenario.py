@@ -1,7 +1,7 @@
 """Scenarios of simulated groups, read from TOML.
 
-Missing keys have defaults. Values have the same forms as the source's options, as TOML values or as text: `lasts = 90`
-equals `lasts = "90 seconds"`. Times of events count from the start. `READY_MADE` are the scenarios in the package.
+Missing keys have defaults. Values are written like the source's options, as TOML values or as text: `lasts = 90` equals
+`lasts = "90 seconds"`. Times of events count from the start. `READY_MADE` lists the names of the package's scenarios.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READY_MADE: tuple[str, ...] = tuple(
     sorted(file.name.removesuffix(".toml") for file in _SCENARIOS.iterdir() if file.name.endswith(".toml"))
 )
 
-#: Action → its keys, in addition to `at` and `do`.
+#: Action → the keys that it accepts, in addition to `at` and `do`.
 ACTIONS: Mapping[str, frozenset[str]] = {
     "join": frozenset({"count", "every"}),
     "leave": frozenset({"count", "every"}),
@@ -68,9 +68,9 @@ class ScenarioError(OptionError):
 class ScenarioEvent:
     """An action on the group. Times are in seconds.
 
-    The action affects `count` random members or partitions, one every `every` seconds (0: all at once). `lasts` is the
-    duration of a pause, outage, burst, restart or read-only store. `factor` multiplies the rate of events, or the time
-    that operations take; `offset` is the shift of a clock.
+    The action affects `count` random members or partitions, one every `every` seconds, or all at once if this is 0.
+    `lasts` is the duration of a pause, outage, burst, restart or read-only store. `factor` multiplies the rate of
+    events, or the time that operations take. `offset` is the shift of a clock.
     """
 
     at: float = option_field(0.0, parse_delay)
@@ -84,20 +84,20 @@ class ScenarioEvent:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Options of the group's members, as for the source."""
+    """Options of the group's members, with the meaning that they have for the source."""
 
     balance_interval: float = option_field(BALANCE_INTERVAL, parse_duration)
     checkpoint_interval: float = option_field(0.0, parse_delay)
     lease_duration: float = option_field(LEASE_DURATION, parse_duration)
     handover_timeout: float = option_field(HANDOVER_TIMEOUT, parse_duration)
     max_owned: int | None = option_field(None, whole(0))
-    clock_skew: float = option_field(0.0, parse_delay)  # maximum error of a wall clock, either way
+    clock_skew: float = option_field(0.0, parse_delay)  # maximum error of a wall clock, in either direction
 
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """Incoming events: on average `rate` per second and partition. With a `skew` above 0, the rate of the n-th
-    partition is proportional to n to the power of -skew (Zipf's law), where the partitions are in random order."""
+    """Incoming events: on average, `rate` per second and partition. If `skew` is above 0, the rate of the n-th
+    partition, in random order, is proportional to n to the power of -skew (Zipf's law)."""
 
     rate: float = option_field(100.0, number(0))
     skew: float = option_field(0.0, number(0))
@@ -105,9 +105,11 @@ class HubSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Storage of the lease table: the `latency` of a request and the duration of a `commit`, by default two requests.
+    """Storage of the lease table: the `latency` of a request, and the duration of a `commit`. If only `latency` is set,
+    a commit takes twice the latency.
 
-    Times are medians in seconds and vary from half to double. Defaults were measured on a disk with 64 partitions.
+    Times are medians in seconds; actual times vary from half to double. The defaults were measured on a local disk with
+    64 partitions.
     """
 
     latency: float | None = option_field(None, parse_duration)
@@ -126,8 +128,8 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """Queries of the members: a batch of n events takes `batch` + n / `capacity` seconds, with at most `max_events` per
-    partition. If there are no events, a query waits `trigger` seconds."""
+    """The members' queries. A batch of n events takes `batch` + n / `capacity` seconds, and reads at most `max_events`
+    per partition. If there are no events, a query waits for `trigger` seconds."""
 
     batch: float = option_field(5.0, parse_duration)
     capacity: float = option_field(50_000.0, positive)
@@ -137,7 +139,7 @@ class QuerySettings:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A group of `members` and its events. `settled`: it starts with evenly distributed partitions."""
+    """A group of `members`, and its events. If `settled`, the group starts with evenly distributed partitions."""
 
     name: str = "scenario"
     description: str = option_field("", str)
@@ -157,7 +159,7 @@ class Scenario:
         return self.cycles * self.group.balance_interval
 
 
-#: Tables of a scenario file.
+#: The tables that a scenario file can contain.
 _TABLES: Mapping[str, type[Any]] = {
     "group": GroupSettings,
     "hub": HubSettings,
@@ -215,7 +217,7 @@ _Table = TypeVar("_Table")
 
 
 def _checked(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
-    """A `kind` with the fields in `table`. Raises `ScenarioError`."""
+    """Create a `kind` from the fields in `table`. Raises `ScenarioError`."""
     if not isinstance(table, dict):
         key = where.rstrip(".")
         raise _invalid(name, f"{key}={table!r} is invalid", f"a table [{key}]")
@@ -226,7 +228,7 @@ def _checked(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
             raise _invalid(name, f"{where}{key} is unknown", f"one of {', '.join(allowed)}")
         try:
             parsed = allowed[key].parse(_as_text(value, allowed[key].parse))
-            values[key] = parsed if isinstance(value, str) else value  # an integer stays one in the results
+            values[key] = parsed if isinstance(value, str) else value  # an integer must stay an integer in the results
         except ValueError as expected:
             raise _invalid(name, f"{where}{key}={value!r} is invalid", str(expected)) from None
     return kind(**values)
@@ -237,7 +239,7 @@ def _invalid(name: str, problem: str, allowed: str) -> ScenarioError:
 
 
 def _as_text(value: Any, parse: Callable[[str], Any]) -> str:
-    """The text of a TOML value in the form of an option."""
+    """Convert a TOML value to the text of an option."""
     if parse is str and not isinstance(value, str):
         raise ValueError("a text")
     if isinstance(value, bool):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 
-#: Maximum number of newer log files that are read one by one, including the first missing one. If there are more, the
-#: store sends a LIST request.
+#: Maximum number of newer log files that are read one by one, including the attempt to read the first missing file. If
+#: there are more, the store sends a LIST request.
 _MAX_LOG_READS = 5
 
 _LOG_2 = math.log(2)
@@ -18,7 +18,7 @@ _LOG_2 = math.log(2)
 
 @dataclass(slots=True)
 class SimulatedStore:
-    """One snapshot with a compare-and-swap on its version. Times are drawn from `rng`."""
+    """Contains one snapshot, which is replaced by compare-and-swap on its version. Times are drawn from `rng`."""
 
     settings: StoreSettings
     snapshot: Snapshot
@@ -33,8 +33,8 @@ class SimulatedStore:
         return requests * self._draw(self.settings.read_seconds)
 
     def remaining_requests(self, known: int) -> int:
-        """Number of requests after the first one to read the newest version, given the version `known`. Counted with
-        the Delta store on Azurite."""
+        """Number of requests, after the first one, that it takes to read the newest version if `known` is the last
+        version read. The numbers are those of the Delta store on Azurite."""
         newer = self.snapshot.version - known
         return min(newer, _MAX_LOG_READS) + 1 if newer else 0
 

@@ -25,7 +25,7 @@ Key = tuple[Any, ...]
 _LEASE, _HALF, _THIRD, _COLD, _HANDOVER = 3, 2, 1, 4, 1
 
 #: Epochs and processes that are further behind are all the same.
-_MOST_BEHIND = 3
+_MAX_BEHIND = 3
 
 
 def key(state: State, known: dict[Any, Any]) -> int:
@@ -88,7 +88,7 @@ class _Relative:
         return min(self.now - time, most * STEP)
 
     def epoch(self, partition: str, epoch: int) -> int:
-        return min(self.epochs.get(partition, 0) - epoch, _MOST_BEHIND)
+        return min(self.epochs.get(partition, 0) - epoch, _MAX_BEHIND)
 
     def position(self, partition: str, next: int) -> int:
         return max(next - self.positions.get(partition, 0), -1)  # hash(-2) is hash(-1)
@@ -97,7 +97,7 @@ class _Relative:
         id, _, number = incarnation.partition(".")
         if not number:
             return ()
-        return (self.names[id], min(self.world.disks[id].starts - int(number), _MOST_BEHIND))
+        return (self.names[id], min(self.world.disks[id].starts - int(number), _MAX_BEHIND))
 
     # --- the table -----------------------------------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ def test_a_copy_may_repeat_events_but_not_lose_or_reorder_them() -> None:
 
     assert found("1", "2", "3") == (0, [])
     assert found("1", "2", "1", "2", "3") == (2, [])
-    assert found("1", "3", "2", "3") == (1, ["of a events are too many, or not in order"])
-    assert found("1", "2", "3", "4") == (0, ["of a events are too many, or not in order"])
-    assert found("1", "3") == (0, ["of a 1 events are missing"])
+    assert found("1", "3", "2", "3") == (1, ["key a: events are too many, or not in order"])
+    assert found("1", "2", "3", "4") == (0, ["key a: events are too many, or not in order"])
+    assert found("1", "3") == (0, ["key a: 1 events are missing"])
     assert copy_differences(sent, {**sent, ("a", "1"): sent["a", "0"]}) == (0, ["a is in 2 partitions"])
 
 

@@ -88,4 +88,4 @@ def test_port_in_use_is_one_line(emulator: Emulator) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert "address already in use" in ended.stderr.lower()
-    assert "--port 0 takes a free one" in ended.stderr
+    assert "--port 0 selects a free one" in ended.stderr

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollSchedule
+from spark_ehbalance.eventhub.poll_schedule import MAX_NEW, PollSchedule
 
 #: Answers a second of Event Hubs, for everybody together.
 QUOTA = 50
@@ -119,7 +119,7 @@ def test_added_partitions_are_requested_in_pieces() -> None:
     for now in (20.0, 21.0, 22.0):
         schedule, chosen = schedule.choose(everything, also_others=False)
         new = {*chosen} - {"0"}
-        assert len(new) <= MOST_NEW
+        assert len(new) <= MAX_NEW
         requested |= new
         schedule = schedule.answered([*new], now, changed=True)
         assert (schedule.due() == now) is (len(requested) < 98), "the next piece is due at once"

@@ -14,7 +14,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollIntervals, PollSchedule
+from spark_ehbalance.eventhub.poll_schedule import MAX_NEW, PollIntervals, PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.position import Position
@@ -71,7 +71,7 @@ def test_new_partitions_are_listed(emulator: Emulator, start: Start) -> None:
 
 def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator, ExitStack() as stack:
-        partitions = MOST_NEW + 8  # more than one request covers
+        partitions = MAX_NEW + 8  # more than one request covers
         emulator.add_hub(HUB, partitions)
         for partition in range(partitions):
             emulator.append(HUB, partition, [b"x"] * 3)
@@ -214,8 +214,8 @@ def test_latest_of_an_own_start_needs_no_clock(
 
 
 def test_latest_ends_are_complete_or_an_error(emulator: Emulator, start: Start) -> None:
-    emulator.add_partitions(HUB, MOST_NEW)
-    emulator.append(HUB, MOST_NEW + 1, [b"before"] * 3)
+    emulator.add_partitions(HUB, MAX_NEW)
+    emulator.append(HUB, MAX_NEW + 1, [b"before"] * 3)
     watcher = start('{"0": 0, "*": "latest"}', timeout=3.0)
     emulator.refuse_connections()
     emulator.drop_connections()

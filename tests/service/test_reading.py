@@ -23,7 +23,7 @@ from tests.service.hub import Hub
 from tests.waiting import wait_until
 
 #: Readers without an owner level that a partition takes in a consumer group.
-_MOST_READERS = 5
+_MAX_READERS = 5
 
 #: Seconds within which a reader notices its disconnection.
 _PATIENCE = 60.0
@@ -147,7 +147,7 @@ def test_a_sixth_reader_without_owner_level_is_refused(hub: Hub) -> None:
         def five_read() -> bool:
             stack.pop_all().close()  # those of an earlier test may be going
             try:
-                for _ in range(_MOST_READERS):
+                for _ in range(_MAX_READERS):
                     stack.enter_context(reading(hub, "3", "@latest")).receive(1, 0.3)
             except (DisconnectedError, TransientError):
                 return False

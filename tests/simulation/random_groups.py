@@ -159,7 +159,7 @@ class Process(Node):
 
     def _wait(self) -> None:
         self._busy = False
-        self._look_at(max(self._now, self._member.due() / (1 + self.drift)), self._read)
+        self._read_at(max(self._now, self._member.due() / (1 + self.drift)), self._balance)
 
     def _reaches(self) -> bool:
         return not self._world.store.away and self._now >= self.unreachable_until
@@ -168,7 +168,7 @@ class Process(Node):
         """The process gets an answer, unless it has given up the request of that `step`."""
         self._world.engine.at(self._now + after, partial(self._do, lambda: step == self._step, action))
 
-    def _look_at(self, time: float, then: Callable[[Reading], None]) -> None:  # type: ignore[override]
+    def _read_at(self, time: float, then: Callable[[Reading], None]) -> None:  # type: ignore[override]
         self._at(time, partial(self._request, then))
 
     def _request(self, then: Callable[[Reading], None]) -> None:
@@ -182,7 +182,7 @@ class Process(Node):
         still = self._now - self.group.changed_at > self.group.lease_duration / 2
         self._answer(half, step, partial(then, Reading(snapshot, self._now + half, still)))
 
-    def _read(self, reading: Reading) -> None:  # type: ignore[override]
+    def _balance(self, reading: Reading) -> None:  # type: ignore[override]
         if reading.snapshot is None:
             self.away_at = reading.arrived
             self._failed(writing=False)
@@ -254,9 +254,9 @@ class Process(Node):
             self._handle(protocol.RacesLost())
         else:
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
-            self._look_at(self._now + wait, partial(self._again, changes, attempt + 1, since))
+            self._read_at(self._now + wait, partial(self._retry, changes, attempt + 1, since))
 
-    def _again(  # type: ignore[override]
+    def _retry(  # type: ignore[override]
         self, changes: Sequence[Transition], attempt: int, since: float, reading: Reading
     ) -> None:
         if reading.snapshot is None:

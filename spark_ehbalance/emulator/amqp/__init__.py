@@ -1,5 +1,5 @@
 """The server side of AMQP 1.0 without I/O. Independent of Event Hubs.
 
 A `Connection` processes the bytes of one client, gets an `Endpoint` for each link from its subclass, and collects the
-bytes to send. Imports run one way: connection → session → frames → codec → errors
+bytes to send. Modules import only in this direction: connection → session → frames → codec → errors
 """

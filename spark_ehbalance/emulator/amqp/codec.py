@@ -1,7 +1,7 @@
-"""The AMQP 1.0 type system: Python values to bytes and back.
+"""The AMQP 1.0 type system: encodes Python values as bytes, and decodes them.
 
 Subclasses such as `UInt`, `Symbol` and `Timestamp` stand for AMQP types that Python does not distinguish. A plain `int`
-is an AMQP long, a plain `float` a double.
+is an AMQP long, and a plain `float` is an AMQP double.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _TEXTS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
 def encode(value: Any) -> bytes:
     """One value as AMQP bytes, in a compact form.
 
-    Raises TypeError if AMQP has no such type, ValueError for a number out of its type's range.
+    Raises TypeError if AMQP has no such type, and ValueError if a number is out of its type's range.
     """
     kind = type(value)
     if value is None:
@@ -108,7 +108,7 @@ def _number(value: Any, kind: type) -> bytes:
 
 
 def _sized(code: int, raw: bytes) -> bytes:
-    """A text in the form `code`, or in the form with a one-byte size if it fits."""
+    """Encode a text in the form `code`, or in the form with a one-byte size if it is short enough."""
     if len(raw) < 256:
         return bytes((code - 0x10, len(raw))) + raw
     return struct.pack(">BI", code, len(raw)) + raw
@@ -121,7 +121,7 @@ def _counted(code: int, count: int, body: bytes) -> bytes:
 
 
 def _elements(values: Array) -> bytes:
-    """The constructor shared by an array's texts, and the texts."""
+    """Encode the constructor that an array's texts share, and the texts."""
     kinds = {type(value) for value in values}
     if not kinds:
         return b"\x40"
@@ -172,7 +172,7 @@ def skip(data: bytes, pos: int) -> int:
 
 
 def _end(data: bytes, pos: int, code: int) -> int:
-    """The end of a value of type `code` whose bytes start at `pos`. Raises DecodeError if that is beyond `data`."""
+    """The end of a value of type `code` whose bytes start at `pos`. Raises DecodeError if the end is beyond `data`."""
     width = _WIDTHS.get(code >> 4)
     if width is None:
         field = _SIZE_FIELD.get(code >> 4)
@@ -185,7 +185,7 @@ def _end(data: bytes, pos: int, code: int) -> int:
 
 
 def decode(data: bytes, pos: int = 0) -> tuple[Any, int]:
-    """The value at `pos` and its end. Raises DecodeError if it is malformed."""
+    """The value at `pos`, and its end. Raises DecodeError if the value is malformed."""
     try:
         return _value(data, pos)
     except UnicodeDecodeError as error:
@@ -236,7 +236,7 @@ def _map(flat: list[Any]) -> dict[Any, Any]:
 
 
 def _array(data: bytes, count: int, pos: int) -> tuple[Array, int]:
-    """The elements, which share the constructor at `pos`, and their end."""
+    """Decode the elements, which share the constructor at `pos`. Returns them and their end."""
     values, code, pos = Array(), data[pos], pos + 1
     for _ in range(count):
         value, pos = _typed(data, code, pos)

@@ -1,6 +1,6 @@
-"""Connections: the protocol from the first byte on, without I/O and without a clock.
+"""The AMQP protocol of a connection, from the first byte on, without I/O and without a clock.
 
-A peer that breaks the protocol loses its own connection.
+If a peer violates the protocol, only its own connection is closed.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ class Connection(BaseConnection):
     """The server's end of one connection. Subclasses authorize the peer and send the bytes."""
 
     def __init__(self, container_id: str, idle_timeout: float) -> None:
-        """`idle_timeout`, in seconds, is enforced by the subclass; half of it is announced, as by the service."""
+        """The subclass enforces `idle_timeout`, in seconds. Like the service, this announces half of it to the peer."""
         super().__init__()
         self.opened = False
         self._container_id = container_id
         self._idle_timeout = idle_timeout
         self._sessions: dict[int, Session] = {}  # by the peer's channel
         self._received = bytearray()
-        self._frame_type: int | None = None  # expected; None: a header
+        self._frame_type: int | None = None  # expected next; None: a header is expected
         self._sasl_done = self._open_sent = False
 
     @abstractmethod
     def on_open(self, heartbeat_interval: float | None) -> None:
-        """Handle the peer's open, which requests heartbeats at this interval in seconds. Raises AmqpError to refuse
-        it."""
+        """Handle the peer's open. It requests heartbeats at this interval in seconds, or none if this is None. Raises
+        AmqpError to refuse the connection."""
 
     @abstractmethod
     def on_error(self, error: AmqpError) -> None:
         """Handle the error that closed the connection."""
 
     def receive_data(self, data: bytes) -> None:
-        """Process the peer's bytes. Keeps an incomplete frame for the next call; ignored if closed."""
+        """Process bytes from the peer. An incomplete frame is kept for the next call. After the connection is closed,
+        the bytes are ignored."""
         self._received += data
         try:
             while not self.closed and self._process_next():
@@ -70,7 +71,7 @@ class Connection(BaseConnection):
         return self._sessions.values()
 
     def _process_next(self) -> bool:
-        """Process the next header or frame. Returns False if it is incomplete."""
+        """Process the next header or frame. Returns False if it is still incomplete."""
         if self._frame_type is None:
             return self._on_header()
         frame = frames.decode_frame(self._received, MAX_FRAME_SIZE)
@@ -106,7 +107,7 @@ class Connection(BaseConnection):
         init, _ = frames.decode_performative(frame.body)
         if not isinstance(init, frames.SaslInit):
             raise DecodeError("the SASL frame is not sasl-init")
-        # peers are authorized when they attach links; PLAIN, which would do it here, is offered but not supported
+        # peers are authorized when they attach links; PLAIN would authorize them here, and is offered but not supported
         passed = init.mechanism in ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
         self.write(encode_frame(0, frames.SaslOutcome(0, b"Welcome!") if passed else frames.SaslOutcome(1)))
         if not passed:
@@ -134,7 +135,7 @@ class Connection(BaseConnection):
             raise AmqpError(NOT_ALLOWED, "the connection is already open")
         self.opened = True
         self._send_open()
-        if peer.max_frame_size is not None:  # the smaller of the two limits holds for both directions
+        if peer.max_frame_size is not None:  # the smaller limit applies to both directions
             self.max_frame_size = min(peer.max_frame_size, MAX_FRAME_SIZE)
         self.on_open(peer.idle_time_out / 2000 if peer.idle_time_out else None)
 

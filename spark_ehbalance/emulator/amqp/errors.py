@@ -19,7 +19,7 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 class AmqpError(Exception):
-    """An error for the peer: `condition` is an AMQP symbol, `description` one line of text."""
+    """An error to send to the peer. `condition` is an AMQP symbol, and `description` is a line of text."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}")

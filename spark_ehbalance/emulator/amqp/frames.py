@@ -1,4 +1,4 @@
-"""Frames, and the performatives (commands) in them."""
+"""Encodes and decodes frames, and the performatives (commands) that they contain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ULong = Annotated[int, ULong]
 
 
 class Open(NamedTuple):
-    """Begins a connection; `idle_time_out` in milliseconds."""
+    """Begins a connection. `idle_time_out` is in milliseconds."""
 
     container_id: str
     hostname: str | None = None
@@ -33,7 +33,7 @@ class Open(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begins a session; windows count transfer frames."""
+    """Begins a session. The windows are numbers of transfer frames."""
 
     remote_channel: _UShort | None
     next_outgoing_id: _UInt
@@ -43,7 +43,7 @@ class Begin(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """Attaches a link; `role` is true for the receiver's end."""
+    """Attaches a link. `role` is true at the receiver's end."""
 
     name: str
     handle: _UInt
@@ -62,7 +62,7 @@ class Attach(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """The state of a session's windows, and of a link's credit if it names a handle."""
+    """The state of a session's windows, and also of a link's credit if `handle` is set."""
 
     next_incoming_id: _UInt | None
     incoming_window: _UInt
@@ -77,7 +77,7 @@ class Flow(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A message or a part of one; the payload follows the performative."""
+    """A message, or a part of a message. The payload follows the performative."""
 
     handle: _UInt
     delivery_id: _UInt | None = None
@@ -93,7 +93,7 @@ class Transfer(NamedTuple):
 
 
 class Disposition(NamedTuple):
-    """The outcome of the deliveries `first` … `last`."""
+    """The outcome of the deliveries `first` to `last`; only of `first` if `last` is None."""
 
     role: bool
     first: _UInt
@@ -130,7 +130,7 @@ class SaslInit(NamedTuple):
 
 
 class SaslOutcome(NamedTuple):
-    """Code 0 is success, 1 a refusal."""
+    """The result of the authentication: code 0 means success, 1 a refusal."""
 
     code: _UByte
     additional_data: bytes | None = None
@@ -138,8 +138,8 @@ class SaslOutcome(NamedTuple):
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 
-# The descriptor and the number of fields. Fields without a name are ignored, and written as nulls: the Azure Python
-# client reads fields by position.
+# The descriptor and the number of fields. Fields that the classes above do not name are ignored when read, and written
+# as nulls, because the Azure Python client reads fields by position.
 _DESCRIPTORS: dict[type, tuple[int, int]] = {
     Open: (0x10, 10),
     Begin: (0x11, 8),
@@ -158,7 +158,7 @@ _BY_CODE = {code: performative for performative, (code, _) in _DESCRIPTORS.items
 
 
 def _number_type(hint: Any) -> type | None:
-    """The AMQP number type of a field with this type hint, if Python has none."""
+    """The AMQP number type in a field's type hint; None if the hint does not contain one."""
     for kind in (hint, *get_args(hint)):
         if get_origin(kind) is Annotated:
             return cast("type", kind.__metadata__[0])
@@ -172,7 +172,7 @@ _LAYOUT = {
 
 
 def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b"") -> bytes:
-    """One frame of `performative`, followed by `payload` (of a transfer)."""
+    """Encode a frame that contains `performative`, followed by the `payload` if it is a transfer."""
     code, count = _DESCRIPTORS[type(performative)]
     fields = [
         kind(value) if kind is not None and value is not None else value
@@ -193,7 +193,7 @@ class Frame(NamedTuple):
 
 
 def decode_frame(data: bytes | bytearray, max_frame_size: int) -> Frame | None:
-    """The frame at the start of `data`, None if it is incomplete. Raises AmqpError for an invalid header, and for a
+    """The frame at the start of `data`, or None if it is incomplete. Raises AmqpError for an invalid header, and for a
     frame of more than `max_frame_size` bytes."""
     if len(data) < HEADER_LENGTH:
         return None
@@ -220,14 +220,14 @@ def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
     return cast("Performative | SaslInit", performative(*fields[:known], *[None] * (known - len(fields)))), end
 
 
-# Settled transfer frames of whole messages, written in bulk. All their headers have the same length, so that a log can
-# leave a gap of that length before each stored message, and a delivery is one copy of the stored bytes with the gaps
-# filled in: 0.2 µs an event, against 5 µs with `encode_frame`.
+# Settled transfer frames that contain whole messages are written in bulk. Their headers all have the same length, so a
+# log can leave a gap of that length before each stored message; a delivery is then one copy of the stored bytes with
+# the gaps filled in. This takes 0.2 µs per event, compared with 5 µs for `encode_frame`. The layout of a header:
 # size | doff, type, channel | performative, list of 11 fields in 21 bytes | handle | delivery-id | the constant rest
 _TRANSFER_HEADER = struct.Struct(">I16sI10s")
 _BEFORE_ID = struct.Struct(">BBH6sBIB")
 _LIST_OF_11 = b"\x00\x53\x14\xc0\x15\x0b"
-# an empty tag, format 0, settled, not more, four defaults, batchable
+# an empty tag, format 0, settled = true, more = false, four defaults, batchable = true
 _AFTER_ID = b"\xa0\x00" + b"\x43" + b"\x41" + b"\x42" + b"\x40\x40\x42\x42" + b"\x41"
 TRANSFER_HEADER_SIZE = _TRANSFER_HEADER.size
 
@@ -235,10 +235,10 @@ TRANSFER_HEADER_SIZE = _TRANSFER_HEADER.size
 def fill_transfer_headers(
     chunk: bytearray, starts: Sequence[int], channel: int, handle: int, first_delivery_id: int
 ) -> None:
-    """Write a transfer header at each of `starts` but the last, which is the end of the last frame.
+    """Write a transfer header at each of `starts` except the last, which is the end of the last frame.
 
-    At each start is a gap of TRANSFER_HEADER_SIZE bytes, followed by a message. Delivery ids rise from
-    `first_delivery_id`; the caller keeps them below 2^32.
+    At each start, there is a gap of TRANSFER_HEADER_SIZE bytes, followed by a message. Delivery ids increase from
+    `first_delivery_id`; the caller ensures that they stay below 2^32.
     """
     before_id = _BEFORE_ID.pack(2, 0, channel, _LIST_OF_11, 0x70, handle, 0x70)
     pack_into = _TRANSFER_HEADER.pack_into
@@ -268,7 +268,7 @@ def rejected(error: AmqpError) -> Described:
 
 
 def reply_source(source: Any) -> Any:
-    """The source of an attach as Azure returns it, with a number as the descriptor of filters."""
+    """The source of an attach as Azure returns it: with a number as the descriptor of each filter."""
     if not isinstance(source, Described) or not isinstance(source.value, list):
         return source
     fields = [
@@ -284,7 +284,7 @@ def reply_source(source: Any) -> Any:
 
 
 def terminus(value: Any) -> tuple[str | None, dict[Any, Any]]:
-    """Address and filters of the source or target of an attach. Raises DecodeError."""
+    """The address and the filters of the source or target of an attach. Raises DecodeError if it is malformed."""
     fields = value.value if isinstance(value, Described) else []
     if not isinstance(fields, list):
         raise DecodeError("a source or target is malformed")

@@ -1,4 +1,4 @@
-"""Sessions, and their links: one-way streams of messages, for which the receiving end grants credit."""
+"""Sessions and their links. A link is a one-way stream of messages, for which the receiving end grants credit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MAX_FRAME_SIZE = 65536  # bytes in either direction, as Azure announces; larger 
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
 HANDLE_MAX = 255  # the highest number of a session's link, as Azure announces
 ID_SPAN = 1 << 32  # ids and counters are unsigned 32-bit integers and wrap
-_INCOMING_WINDOW = 5000  # transfer frames; each is processed on arrival, so the window bounds no memory
+_INCOMING_WINDOW = 5000  # transfer frames; each is processed on arrival, so the window does not limit memory
 _OUTGOING_WINDOW = 65536
 _FIRST_OUTGOING_ID = 1
-_TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
+_TRANSFER_OVERHEAD = 64  # bytes of a transfer frame without its payload, rounded up
 _TAG = struct.Struct("<I")
-UNSETTLED, SETTLED, MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
+UNSETTLED, SETTLED, MIXED = 0, 1, 2  # sender settle modes: no delivery is settled, all are, or either
 _NO_SOURCE, _NO_TARGET = Described(ULong(0x28), [None] * 11), Described(ULong(0x29), [None] * 7)
 
 
@@ -43,7 +43,7 @@ def _difference(one: int, other: int) -> int:
 
 
 class BaseConnection(ABC):
-    """The part of a connection that sessions use: encoded frames to send, and attached links."""
+    """The part of a connection that sessions use: the encoded frames to send, and the attached links."""
 
     def __init__(self) -> None:
         self.writable = True  # the socket accepts more
@@ -58,14 +58,15 @@ class BaseConnection(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send the bytes of `take`; call it after each change that the peer did not cause."""
+        """Send the bytes that `take` returns. Call this after each change that the peer did not cause."""
 
     def write(self, encoded: bytes | bytearray) -> None:
         if not self.closed:
             self._frames.append(encoded)
 
     def take(self) -> bytes | bytearray:
-        """Remove and return all pending bytes. A single block, such as a chunk of many events, is not copied."""
+        """Remove and return all pending bytes. If they are a single block, such as a chunk of events, it is not
+        copied."""
         pending, self._frames = self._frames, []
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
@@ -73,19 +74,19 @@ class BaseConnection(ABC):
 class Endpoint:
     """Serves a link. Subclasses handle its events."""
 
-    credit = 1000  # the peer's deliveries in flight; TCP's flow control bounds the memory
-    max_message_size = (1 << 64) - 1  # announced
-    properties: Mapping[Symbol, Any] = {}  # of the link, besides the peer's
+    credit = 1000  # maximum deliveries in flight from the peer; TCP's flow control limits the memory
+    max_message_size = (1 << 64) - 1  # announced to the peer
+    properties: Mapping[Symbol, Any] = {}  # of the link, in addition to the peer's
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """Handle a message and settle it with `IncomingLink.settle`; `delivery_id` is None if it is settled. Raises
-        DecodeError if the message is malformed, which closes the connection."""
+        """Handle a message, and settle it with `IncomingLink.settle`. `delivery_id` is None if it is already settled.
+        Raises DecodeError, which closes the connection, if the message is malformed."""
 
     def on_capacity(self) -> None:
         """Handle an increase of the link's capacity."""
 
     def on_detached(self) -> None:
-        """Handle the end of the link; called once."""
+        """Handle the end of the link. Called once."""
 
 
 class _Link:
@@ -99,8 +100,8 @@ class _Link:
         self._delivery_count = self._credit = 0
 
     def answer(self, attach: Attach, settle_mode: int | None = None) -> None:
-        """Respond to the peer's `attach`, by default with its settle mode. AMQP refuses a link by an attach and then a
-        detach."""
+        """Respond to the peer's `attach`, by default with the peer's settle mode. This is also the first step of
+        refusing a link: AMQP requires an attach, followed by a detach."""
         if settle_mode is None:
             settle_mode = MIXED if attach.snd_settle_mode is None else attach.snd_settle_mode
         self.session.write(
@@ -110,7 +111,7 @@ class _Link:
                 role=not attach.role,
                 snd_settle_mode=settle_mode,
                 rcv_settle_mode=attach.rcv_settle_mode if attach.role else 0,
-                source=frames.reply_source(attach.source) or _NO_SOURCE,  # null means a refusal to clients
+                source=frames.reply_source(attach.source) or _NO_SOURCE,  # clients treat null as a refusal
                 target=attach.target or _NO_TARGET,
                 initial_delivery_count=0 if attach.role else None,
                 max_message_size=self.endpoint.max_message_size,
@@ -127,7 +128,7 @@ class _Link:
         self.session.write_flow(self.handle, self._delivery_count, max(self._credit, 0), drain)
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Detach from this side with the reason. Idempotent."""
+        """Detach the link from this side, and send `error` as the reason. Idempotent."""
         if not self.detached:
             self.session.write(Detach(self.handle, True, error_field(error)))
             self.end()
@@ -140,7 +141,8 @@ class _Link:
 
 
 class IncomingLink(_Link):
-    """The peer sends. Its credit is renewed automatically; the endpoint settles each message with `settle`."""
+    """A link on which the peer sends. Its credit is renewed automatically. The endpoint settles each message with
+    `settle`."""
 
     def __init__(self, session: Session, handle: int) -> None:
         super().__init__(session, handle)
@@ -159,7 +161,8 @@ class IncomingLink(_Link):
         self._write_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """Process one frame of a delivery. A message above the size limit is dropped and rejected at its last frame."""
+        """Process one frame of a delivery. A message above the size limit is dropped, and rejected after its last
+        frame."""
         first = self._first = self._first or transfer
         self._size += len(payload)
         if self._size <= MAX_MESSAGE_SIZE:
@@ -184,24 +187,24 @@ class IncomingLink(_Link):
             self.endpoint.on_message(b"".join(parts), first.message_format or 0, delivery_id)
 
     def settle(self, delivery_id: int | None, state: Described) -> None:
-        """Send the outcome of a delivery; ignored without id and on a detached link."""
+        """Send the outcome of a delivery. Does nothing if `delivery_id` is None, or if the link is detached."""
         if delivery_id is not None and not self.detached:
             self.session.write(frames.Disposition(True, delivery_id, None, True, state))
 
 
 class OutgoingLink(_Link):
-    """The peer receives. Send with `send` or `send_records` while `capacity` is positive.
+    """A link on which the peer receives. Send with `send` or `send_records` while `capacity` is positive.
 
-    Deliveries are settled, with an empty tag. If `settled` is set to False before `accept`, each has its own tag;
-    `send_records` requires settled ones.
+    By default, deliveries are sent settled, with an empty tag. If `settled` is set to False before `accept`, deliveries
+    are unsettled, and each has its own tag. `send_records` requires settled deliveries.
     """
 
     def __init__(self, session: Session, handle: int) -> None:
         super().__init__(session, handle)
         self.settled = True
-        self.unsettled: set[int] = set()  # deliveries that `settle` settles unless the peer does
+        self.unsettled: set[int] = set()  # deliveries that `settle` settles unless the peer has settled them
         self._drain = False
-        self._rest: bytes = b""  # of a partly sent message, until the session's window opens
+        self._rest: bytes = b""  # of a partly sent message, which waits for the session's window to open
 
     def accept(self, attach: Attach) -> None:
         self.answer(attach, SETTLED if self.settled else UNSETTLED)
@@ -214,31 +217,32 @@ class OutgoingLink(_Link):
 
     @property
     def capacity(self) -> int:
-        """The number of single-frame messages that may be sent now; 0 while a longer message is incomplete."""
+        """The number of single-frame messages that can be sent now; 0 while a longer message is partly sent."""
         return 0 if self.detached or self._rest else max(0, min(self._credit, self.session.remote_window))
 
     def finish_drain(self) -> None:
-        """Return the remaining credit if the peer drains the link; call it when there is nothing to send."""
+        """Give up the remaining credit if the peer drains the link. Call this when there is nothing to send."""
         if self._drain and not self._rest:
             self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
             self._credit, self._drain = 0, False
             self._write_credit(drain=True)
 
     def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
-        """Send at most `capacity` messages, each of which fits into one frame; `data` is filled in and not copied.
+        """Send at most `capacity` messages, each of which fits into one frame. `data` is modified, not copied.
 
-        Each of `starts` but the last is a gap of `TRANSFER_HEADER_SIZE` bytes before a message; the last one is the end
-        of the last message.
+        At each of `starts` except the last, there is a gap of `TRANSFER_HEADER_SIZE` bytes, followed by a message; the
+        last is the end of the last message.
         """
         count = len(starts) - 1
         first_id = self._count_deliveries(count)
-        before_wrap = min(count, ID_SPAN - first_id)  # 2^32 ids are more than a chunk: they wrap at most once
+        before_wrap = min(count, ID_SPAN - first_id)  # ids wrap at most once: a chunk is shorter than 2^32
         frames.fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self.handle, first_id)
         frames.fill_transfer_headers(data, starts[before_wrap:], self.session.number, self.handle, 0)
         self.session.write_transfers(data, count)
 
     def send(self, message: bytes) -> int:
-        """Send one message of any size, in as many frames as it needs; `capacity` must be positive. Returns its id."""
+        """Send one message of any size, in as many frames as it needs. `capacity` must be positive. Returns the
+        delivery id."""
         delivery_id = self._count_deliveries(1)
         self._rest = message
         tag = b"" if self.settled else _TAG.pack(self._delivery_count)
@@ -248,13 +252,13 @@ class OutgoingLink(_Link):
         return delivery_id
 
     def settle(self, delivery_id: int) -> None:
-        """Settle a delivery unless it is settled or the link detached."""
+        """Settle a delivery, unless it is already settled or the link is detached."""
         if delivery_id in self.unsettled and not self.detached:
             self.unsettled.remove(delivery_id)
             self.session.write(frames.Disposition(False, delivery_id, None, True, frames.ACCEPTED))
 
     def continue_message(self) -> bool:
-        """Send more of an incomplete message, within the window. Returns whether it is complete."""
+        """Send more of a partly sent message, if the window allows. Returns whether nothing of it is left."""
         while self._rest and self.session.remote_window > 0 and not self.detached:
             self._send_frame(Transfer(self.handle))
         return not self._rest
@@ -278,15 +282,15 @@ Link = IncomingLink | OutgoingLink
 
 
 class Session:
-    """A session: its ids, windows and links. `number` is this side's channel; channels and handles are numbered
-    independently by each side."""
+    """A session with its ids, windows and links. `number` is this side's channel. Each side numbers its channels and
+    handles independently."""
 
     def __init__(self, connection: BaseConnection, number: int, begin: Begin, peers_channel: int) -> None:
         """Respond to the peer's `begin` on `peers_channel`."""
         self.number = number
         self.connection = connection
         self.remote_window = begin.incoming_window
-        self._links: dict[int, Link] = {}  # by the peer's handle; if detached by this side, until the peer detaches it
+        self._links: dict[int, Link] = {}  # by the peer's handle; kept until the peer detaches
         self._next_outgoing_id = _FIRST_OUTGOING_ID  # counts transfer frames
         self.next_delivery_id = 0
         self._next_incoming_id = begin.next_outgoing_id
@@ -307,8 +311,8 @@ class Session:
         *,
         echo: bool = False,
     ) -> None:
-        """Send the windows and, with a handle, a link's delivery count and credit; `echo` requests a response. Reopens
-        the window for incoming transfers."""
+        """Send the windows and, if a handle is given, a link's delivery count and credit. `echo` requests a response.
+        Reopens the window for incoming transfers."""
         self._incoming_window = _INCOMING_WINDOW
         windows = (self._next_incoming_id, _INCOMING_WINDOW, self._next_outgoing_id, _OUTGOING_WINDOW)
         available = None if handle is None else 0
@@ -327,7 +331,7 @@ class Session:
     # --- called by the connection
 
     def receive(self, performative: frames.Performative, payload: bytes) -> None:
-        """Process one frame. Raises AmqpError for an invalid one."""
+        """Process one frame. Raises AmqpError if it is invalid."""
         match performative:
             case Transfer():
                 self._on_transfer(performative, payload)
@@ -347,7 +351,7 @@ class Session:
                         link.unsettled -= {delivery_id for delivery_id in link.unsettled if delivery_id in settled}
 
     def close(self, error: AmqpError | None = None) -> None:
-        """End the session and its links with the reason."""
+        """End the session and its links, and send `error` as the reason."""
         for link in self.links():
             if error is None:
                 link.end()
@@ -388,7 +392,7 @@ class Session:
         link.on_transfer(transfer, payload)
 
     def _on_flow(self, flow: Flow) -> None:
-        # a peer sends no id before it receives the begin
+        # a peer does not send an id before it receives the begin
         next_incoming_id = _FIRST_OUTGOING_ID if flow.next_incoming_id is None else flow.next_incoming_id
         self.remote_window = _difference(next_incoming_id, self._next_outgoing_id) + flow.incoming_window
         if flow.handle is None:

@@ -360,7 +360,7 @@ def _as_utf8(column: pa.StringArray) -> pa.StringArray:
 
 
 def _fit_column(milliseconds: Integers) -> Booleans:
-    return (milliseconds <= rows.MOST_TIME) & (milliseconds >= -rows.MOST_TIME)
+    return (milliseconds <= rows.MAX_TIME) & (milliseconds >= -rows.MAX_TIME)
 
 
 def _times(milliseconds: Integers) -> pa.Array:

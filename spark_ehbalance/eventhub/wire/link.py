@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.wire.transfers import SLACK, RawMessages, Transfer
 from spark_ehbalance.eventhub.wire.values import MalformedError
 
 #: Bytes of frames after which a batch is complete.
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 
 #: Bytes requested by one read: at least the maximum frame size.
 _READ_BYTES = 1 << 20
@@ -92,7 +92,7 @@ class LinkReader:
     def read_until(self, done: Callable[[], bool], wait: float) -> None:
         """Handle incoming frames until `done` returns True, for at most `wait` seconds.
 
-        Raises `MalformedError` if messages of more than `MOST_BYTES` arrive.
+        Raises `MalformedError` if messages of more than `MAX_BYTES` arrive.
         """
         deadline = time.monotonic() + wait
         self._find()  # frames may have arrived together with the last one that the client read
@@ -100,8 +100,8 @@ class LinkReader:
             if self._returned == len(self._transfers):
                 self._clear()
                 self._compact()
-            elif self._have >= MOST_BYTES:
-                raise MalformedError(f"unrequested messages of more than {MOST_BYTES} bytes")
+            elif self._have >= MAX_BYTES:
+                raise MalformedError(f"unrequested messages of more than {MAX_BYTES} bytes")
             self._read(left)
             self._find()
 
@@ -150,7 +150,7 @@ class LinkReader:
                 self._keep_house()
             if not len(transfers):
                 self._compact()
-            elif len(transfers) >= most or self._have >= MOST_BYTES:
+            elif len(transfers) >= most or self._have >= MAX_BYTES:
                 return
             pause = min(deadline - now, _MAX_PAUSE if len(transfers) else _HOUSEKEEPING)
             if pause <= 0 or (not self._read(pause) and len(transfers)):
@@ -210,7 +210,7 @@ class LinkReader:
             try:
                 large = _SPARE.pop()  # if several threads get here, only one gets the last buffer
             except IndexError:
-                large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
+                large = bytearray(MAX_BYTES + _READ_BYTES + SLACK)
             large[: self._have] = self._data[: self._have]
             self._data = large
         with memoryview(self._data) as view:

@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 
 from spark_ehbalance.ops.dashboard.page import facts, page
 from tests.ops.dashboard.groups import make, move
-from tests.ops.dashboard.made_up import difficult, view
+from tests.ops.dashboard.sample_group import difficult, view
 from tests.ops.dashboard.server import running
 from tests.ops.groups import change
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from typing import Any
 from spark_ehbalance.ops.dashboard.page import facts, page
 from tests.ops.command import Command, assert_error
 from tests.ops.dashboard.groups import make, move
-from tests.ops.dashboard.made_up import view
+from tests.ops.dashboard.sample_group import view
 from tests.ops.dashboard.server import running
 from tests.waiting import wait_until
 

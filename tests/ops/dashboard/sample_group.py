@@ -1,6 +1,7 @@
-"""A made-up group: four queries, of which one hangs, a handover, a pin and an hour of history.
+"""A sample group with four queries, one of which hangs, a handover, a pin and an hour of history.
 
-`python -m tests.ops.dashboard.made_up > page.html` writes its page; with `difficult`, that of groups hard to draw.
+`python -m tests.ops.dashboard.sample_group > page.html` writes the group's page. With the argument `difficult`, it
+writes a page with groups that are hard to draw.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.ops.dashboard.page import facts, page
 
-#: When it is shown: always the same time, so that pictures of it do not change.
+#: The time at which the group is shown. It is constant, so that screenshots do not change.
 NOW = 1_770_000_000_000
 
 _OPERATOR = "operator:ines@bastion"
