@@ -12,11 +12,10 @@ from spark_ehbalance.text import plain
 
 class EhBalanceError(Exception):
     """The base class of all errors of `ehbalance`. `condition` is the error's name, and `parameters` are the values in
-    its text. The text is a single line that is safe to print.
-
-    Raises `KeyError` for an unknown condition, and `TypeError` if `parameters` are not the condition's."""
+    its text. The text is a single line that is safe to print."""
 
     def __init__(self, condition: str, **parameters: object) -> None:
+        """Raises `KeyError` for an unknown condition, and `TypeError` for other parameters than the condition's."""
         if condition not in CONDITIONS:
             raise KeyError(f"unknown error condition {condition!r}")
         if parameters.keys() != (expected := CONDITIONS[condition].parameters):
