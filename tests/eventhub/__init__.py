@@ -1,1 +1,1 @@
-"""Tests of the edge to Event Hubs, with the real client against the emulator."""
+"""Tests of the connection to Event Hubs: the real client against the emulator."""

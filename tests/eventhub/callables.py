@@ -1,4 +1,4 @@
-"""What users name in the option `credential`: functions that return a credential, and some that do not."""
+"""Functions that the option `credential` can name; some return a credential, others fail."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from azure.core.credentials import AccessToken
 
-#: In the errors that are raised below.
+#: A secret in the text of errors raised below.
 SECRET = "eyJhbGciOiJub25lIn0.eyJleHAiOjE3MDAwMDAwMDB9x"
 
-#: What the credentials were made with.
+#: The arguments with which the credentials were created.
 MADE: list[dict[str, Any]] = []
 
 
 class Counting:
-    """A credential whose tokens are `token-1`, `token-2` and so on, and live for `life` seconds. It keeps none."""
+    """A credential whose tokens `token-1`, `token-2`, … are valid for `life` seconds; it caches none."""
 
     def __init__(self, life: float = 3600.0) -> None:
         self.life, self.requests, self._serial = life, list[tuple[str, ...]](), itertools.count(1)
@@ -27,41 +27,41 @@ class Counting:
 
 
 def plain() -> Counting:
-    """Takes nothing."""
+    """Accepts no arguments."""
     MADE.append({})
     return Counting()
 
 
 def with_ids(client_id: str | None = None, tenant_id: str | None = None) -> Counting:
-    """Takes both ids."""
+    """Accepts both ids."""
     MADE.append({"client_id": client_id, "tenant_id": tenant_id})
     return Counting()
 
 
 def with_all(**ids: str) -> Counting:
-    """Takes whatever there is."""
+    """Accepts any arguments."""
     MADE.append(ids)
     return Counting()
 
 
 class Holder:
-    """Has one in it."""
+    """Contains a function that returns a credential."""
 
     inner = staticmethod(plain)
 
 
 def returns_a_token() -> str:
-    """No credential."""
+    """Returns a token instead of a credential."""
     return SECRET
 
 
 def raises() -> Counting:
-    """Fails, with a token in its text of several lines."""
+    """Raises an error whose multiline text contains a token."""
     raise RuntimeError(f"the vault refused access\nto {SECRET}\nat once")
 
 
 class WithoutATokenYet:
-    """Fails where its method is looked up."""
+    """Raises an error when its method is looked up."""
 
     @property
     def get_token(self) -> Any:
@@ -69,24 +69,24 @@ class WithoutATokenYet:
 
 
 def without_a_token_yet() -> WithoutATokenYet:
-    """Returns no credential that could be used."""
+    """Returns an unusable credential."""
     return WithoutATokenYet()
 
 
 class Failing:
-    """A credential that has no token."""
+    """A credential that cannot get a token."""
 
     def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         raise RuntimeError(f"no token for you\n{SECRET} is over")
 
 
 def failing() -> Failing:
-    """Returns a credential that fails later."""
+    """Returns a credential that fails when a token is requested."""
     return Failing()
 
 
 class Asynchronous:
-    """One of azure.identity.aio, as it were."""
+    """Like a credential from azure.identity.aio."""
 
     async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         return AccessToken("token", int(time.time()))

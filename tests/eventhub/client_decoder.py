@@ -1,4 +1,4 @@
-"""What the client's own decoder makes of a message: with it the rows are compared."""
+"""Messages as decoded by the client's own decoder, for comparison with rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ehbalance.eventhub.rows import Event, data_body, sequence_body, value
 
 
 def decoded_by_client(message: bytes) -> Event:
-    """The event, for `record_batch`."""
+    """The event, as an input of `record_batch`."""
     event = EventData.from_bytes(message)
     kind, parts = event.body_type, event.body
     body: bytes | None
@@ -18,7 +18,7 @@ def decoded_by_client(message: bytes) -> Event:
         body = data_body([parts] if isinstance(parts, bytes) else parts)
     else:
         body = sequence_body(parts) if kind == AmqpMessageBodyType.SEQUENCE else value_body(parts)
-    # not `system_properties`, which lack a zero, a false and what is empty
+    # not `system_properties`, which omit zero, false and empty values
     properties = event.raw_amqp_message.properties
     standard = {name: getattr(properties, attribute, None) for name, attribute in PROPERTIES}
     present = {name: value for name, value in standard.items() if value is not None}

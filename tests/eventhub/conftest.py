@@ -19,7 +19,7 @@ __all__ = ["handlers"]
 
 @pytest.fixture
 def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
-    """Of a hub with three partitions."""
+    """Metadata of a hub with three partitions."""
     emulator.add_hub(HUB, 3)
     with HubMetadata(hub_options(emulator).connection, "$Default") as made:
         yield made
@@ -27,7 +27,7 @@ def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """An entry for each client that has been made, which is one for each connection."""
+    """Contains one entry per created client, that is, per connection."""
     made: list[Connection] = []
     make = Connection.consumer_client
 

@@ -1,6 +1,6 @@
-"""AMQP values and messages as bytes in every encoding that the standard allows, as hypothesis strategies.
+"""Hypothesis strategies for AMQP values and messages in every encoding that the standard allows.
 
-Independent of the package's own codecs: those choose one encoding of a value, and tests need all of them.
+Independent of the package's own codecs, which choose one encoding of a value, whereas tests need all encodings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def long(value: int) -> bytes:
 
 
 def shortest(value: int) -> bytes:
-    """A long in as few bytes as it has, as the service encodes it."""
+    """A long in the fewest possible bytes, as the service encodes it."""
     return bytes((0x55, value % 256)) if -128 <= value <= 127 else long(value)
 
 
@@ -75,7 +75,7 @@ _RAW = st.one_of(st.binary(max_size=20), st.text(max_size=12).map(str.encode), s
 
 
 def _text_or_binary(raw: bytes, code: int, wide: bool) -> bytes:
-    """Binary only if it is not UTF-8: the client's decoder cannot distinguish binary from text."""
+    """Text or binary, but binary only if it is not UTF-8: the client's decoder cannot distinguish them."""
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -126,7 +126,7 @@ def maps(keys: Bytes, values: Bytes, most: int = 4) -> Bytes:
 
 
 def _described(values: Bytes) -> Bytes:
-    # without those of delivery states, which the client reads as maps
+    # except delivery states, which the client reads as maps
     descriptors = st.one_of(st.integers(0x28, 0x30).map(lambda code: bytes((0x53, code))), TEXTS)
     return st.builds(lambda descriptor, value: b"\x00" + descriptor + value, descriptors, values)
 
@@ -146,7 +146,7 @@ def section(code: int, value: bytes) -> bytes:
 #: The epoch of a hub that is not geo-replicated, as the service encodes it.
 NO_EPOCH = b"\x54\xff"
 
-#: Epochs in all forms: -1 as an integer, then other numbers, then what is not an integer.
+#: Epochs of all kinds: -1 as an integer, then other numbers, then values that are not integers.
 EPOCHS = st.sampled_from(
     [
         NO_EPOCH,
@@ -174,7 +174,7 @@ SERVICE_ITEMS = 8
 
 
 def service_annotations(number: int, encoded: bytes | None = None, epoch: bytes = NO_EPOCH) -> bytes:
-    """The four pairs of annotations of the service, which come behind a sender's; `encoded` is the sequence number."""
+    """The service's four annotations, which follow a sender's; `encoded` is the encoded sequence number."""
     pairs = text(b"x-opt-sequence-number-epoch", 0xA3) + epoch
     pairs += text(b"x-opt-sequence-number", 0xA3) + (encoded or shortest(number))
     pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
@@ -189,14 +189,14 @@ def ordinary(
     epoch: bytes = NO_EPOCH,
     head: bytes = b"",
 ) -> bytes:
-    """A message like nearly all of the service, with a body or the `rest` that is given."""
+    """A message as the service usually sends it, with a body or with `rest`."""
     annotations = section(0x72, compound(0xC1, SERVICE_ITEMS, service_annotations(number, encoded, epoch)))
     return head + annotations + (section(0x75, text(bytes(number % 400), 0xA0)) if rest is None else rest)
 
 
 @st.composite
 def annotations(draw: st.DrawFn) -> bytes:
-    """The service's annotations in any order and encoding, among others of any kind."""
+    """The service's annotations in any order and encoding, mixed with other annotations."""
     number, offset, time = draw(st.integers(0, 2**40)), draw(st.text(max_size=15)), draw(st.integers(0, 2**45))
     small = number < 128 and draw(st.booleans())
     wide = draw(st.booleans())
@@ -221,7 +221,7 @@ def annotations(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Whole messages as a receiver gets them, with every section there is."""
+    """Complete messages with any sections, as a receiver gets them."""
 
     def maybe(make: Callable[[], bytes]) -> bytes:
         return make() if draw(st.booleans()) else b""
@@ -253,7 +253,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def contradictions(draw: st.DrawFn) -> bytes:
-    """Messages with sizes that contradict their elements, maps with a key too many, or a body that is cut off."""
+    """Messages whose sizes contradict their elements, that have a map with an extra key, or whose body is truncated."""
 
     def wrong(code: int, items: list[bytes], more: int = 0) -> bytes:
         raw = bytearray(compound(code, len(items) + more, b"".join(items), wide=draw(st.booleans())))
@@ -276,7 +276,7 @@ def contradictions(draw: st.DrawFn) -> bytes:
 
 
 def in_buffer(sent: list[bytes], gap: bytes = b"\xffgap", joined: Sequence[int] = ()) -> RawMessages:
-    """The messages in a buffer with gaps, except those with the indices `joined`, which came in several frames."""
+    """The messages in a buffer with gaps, except those with the indices `joined`, which arrived in several frames."""
     starts, ends = [], []
     data = bytearray()
     for index, message in enumerate(sent):

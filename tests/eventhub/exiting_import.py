@@ -1,4 +1,4 @@
-"""A module of a user's credential that ends the process when it is imported, with a secret in its text."""
+"""A user's credential module that exits the process when imported, with a secret in the exit message."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Seconds until a waiting query knows of an event: python -m tests.eventhub.measure_visibility PARTITIONS"""
+"""Measures how soon a waiting query knows about an event: python -m tests.eventhub.measure_visibility PARTITIONS"""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.starting_positions import StartingPositions
 from tests.query.support import HUB, hub_options
 
-#: Events that are waited for, one after the other.
+#: Number of measured events.
 _EVENTS = 40
 
 
 def main(partitions: int) -> None:
-    """As a query alone in its group."""
+    """Measure like a query that is alone in its group."""
     with Emulator({HUB: partitions}) as emulator:
         watcher = HubWatcher(hub_options(emulator).connection, "$Default", StartingPositions.parse("latest"), 60.0)
         watcher.start()

@@ -1,4 +1,4 @@
-"""Receivers for tests, and the client's handlers below them; a conftest imports the fixture."""
+"""Receivers for tests and the client's handlers that they use; a conftest imports the fixture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def address_of(emulator: Emulator, connection: Connection | None = None) -> Part
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The client's handlers that receivers take over, as they are: tests change what time or a hub would."""
+    """The client's handlers that receivers use, so that tests can change their state as time or a hub would."""
     found: list[Any] = []
 
     def recorded(handler: Any, link: Any) -> None:
@@ -37,13 +37,13 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @contextlib.contextmanager
 def reading(address: PartitionAddress, start: Any = 0, **settings: Any) -> Iterator[Receiver]:
-    """A receiver, which is closed in the end."""
+    """A receiver that is closed at the end of the block."""
     with contextlib.closing(Receiver(address, start, **{"owner_level": None, "prefetch": 100, **settings})) as receiver:
         yield receiver
 
 
 def receive_until_error(receiver: Receiver, wait: float = 0.2) -> None:
-    """Receive until that raises an error; fails if it does not within 10 s."""
+    """Receive until an error is raised; fails if that takes longer than 10 s."""
 
     def received() -> bool:
         receiver.receive(10_000, wait)

@@ -1,4 +1,4 @@
-"""When events were enqueued, by the hub's responses."""
+"""Enqueue times estimated from the hub's responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ehbalance.eventhub.arrivals import Arrivals
 
 @pytest.fixture
 def arrivals() -> Arrivals:
-    """Of a partition that had 5 events at 200, the last one of 100, and after other answers 8 at 800, of 760."""
+    """A partition that had 5 events at time 200 (the last from 100) and, some responses later, 8 at 800 (from 760)."""
     made = Arrivals()
     made.record("0", 5, 100, 200)
     made.record("0", 5, 100, 700)
@@ -25,15 +25,15 @@ def arrivals() -> Arrivals:
 @pytest.mark.parametrize(
     ("number", "known"),
     [
-        (3, None),  # it was there before
+        (3, None),  # the event existed before
         (4, 100),
-        (5, 700),  # after the last answer without it
+        (5, 700),  # after the last response without the event
         (6, 700),
         (7, 760),
-        (8, None),  # it has not come
+        (8, None),  # the event has not arrived
     ],
 )
-def test_between_two_answers(arrivals: Arrivals, number: int, known: int | None) -> None:
+def test_enqueue_time_lies_between_two_responses(arrivals: Arrivals, number: int, known: int | None) -> None:
     assert arrivals.enqueued_ms("0", number) == known
     assert arrivals.enqueued_ms("1", number) is None
 
@@ -53,7 +53,7 @@ def test_recreated_hub_drops_marks(arrivals: Arrivals) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_estimate_is_never_late_and_errs_by_a_fraction_of_the_age(seed: int) -> None:
-    """Events come now and then, for a day; responses every 20 s."""
+    """Events arrive occasionally for a day; the hub responds every 20 s."""
     rng, arrivals = random.Random(seed), Arrivals()
     times = list(accumulate(rng.choice((10, 500, 20_000, 200_000)) for _ in range(1500)))
     arrivals.record("0", 0, None, 0)

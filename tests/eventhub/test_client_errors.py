@@ -1,4 +1,4 @@
-"""Sanitized text of server errors."""
+"""Server errors are sanitized."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_ehbalance.eventhub.client_errors import error_message
 
 
 @pytest.mark.parametrize("kind", [EventHubError, RuntimeError])
-def test_error_messages_are_short_and_without_secrets(kind: type[Exception]) -> None:
+def test_error_messages_are_short_and_contain_no_secrets(kind: type[Exception]) -> None:
     assert error_message(kind("The partition is away.")) == "The partition is away."
     assert len(error_message(kind("x" * 3_000_000))) == 1000
     token = "SharedAccessSignature sr=sb%3a%2f%2fns&sig=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY%3d&se=1&skn=key"

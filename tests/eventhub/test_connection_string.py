@@ -1,4 +1,4 @@
-"""Connection strings and namespaces as people paste them, and the names of hubs behind several ports."""
+"""Connection strings and namespaces as people paste them, and hub names on several ports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_invalid_part_is_named_without_its_value(pasted: str, problem: str) -> N
 
 
 @pytest.mark.parametrize("pasted", [HOST, f"https://{HOST}:443/", f"https://{HOST}", f"sb://{HOST}/", f"SB://{HOST}"])
-def test_namespace_may_be_an_address(pasted: str) -> None:
+def test_namespace_can_be_an_address(pasted: str) -> None:
     connection = stream_options({"fullyQualifiedNamespace": pasted, "eventHubName": "hub"}).connection
     assert connection.namespace == HOST
 
@@ -91,7 +91,7 @@ def test_other_addresses_are_rejected(pasted: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["", ":5671", ":443", ":5673"])
-def test_a_port_is_not_part_of_a_name(port: str) -> None:
+def test_port_is_not_part_of_the_name(port: str) -> None:
     connection = by_key(STRING.replace(HOST, HOST + port))
     assert connection.namespace == HOST + port, "which is what the client connects to"
     assert connection.hub_name == f"{HOST}/hub"
@@ -110,7 +110,7 @@ def test_emulators_on_one_machine_differ_by_port(host: str) -> None:
     assert by_key(STRING.replace(HOST, f"{host}:5671")).hub_name == f"{host}/hub"
 
 
-def test_copy_hub_recognises_its_source_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_hub_recognizes_its_source_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE", STRING)
     monkeypatch.setenv("SINK", STRING.replace(HOST, f"{HOST}:443"))
     with raises(SettingError, "EHB_OPTIONS_CONFLICT", reason=re.compile("the hub ns")):

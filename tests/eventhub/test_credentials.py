@@ -88,8 +88,8 @@ def test_azure_identity_credential_receives_its_ids(
     assert made == [given]
 
 
-def test_azure_identity_knows_the_arguments() -> None:
-    """A keyword that it does not know would be ignored by some of its classes."""
+def test_azure_identity_accepts_the_arguments() -> None:
+    """Some of its classes silently ignore unknown keywords."""
     for kind in CREDENTIALS.values():
         source = getattr(azure.identity, kind.name).__init__
         code = source.__code__
@@ -159,7 +159,7 @@ NOT_APPLICABLE, REQUIRED = "EHB_OPTION_NOT_APPLICABLE", "EHB_OPTION_REQUIRED"
         (STRING | {"clientSecret": SECRET}, CONFLICT, ["connectionString and clientSecret"]),
     ],
 )
-def test_an_unusable_credential_is_rejected(options: dict[str, str | None], condition: str, named: list[str]) -> None:
+def test_unusable_credential_is_rejected(options: dict[str, str | None], condition: str, named: list[str]) -> None:
     with raises(OptionError, condition) as caught:
         Connection.from_options(HUB | options)
     message = str(caught.value)
@@ -208,7 +208,7 @@ def test_credential_without_a_token_is_a_single_line_error(emulator: Emulator, m
         assert "No token could be fetched: RuntimeError (text not shown" in str(error.value)
 
 
-def test_missing_module_in_a_worker_fails_at_once(emulator: Emulator) -> None:
+def test_missing_module_fails_immediately_in_a_worker(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
     reason = re.compile("no module 'only_on_the_driver'")

@@ -1,7 +1,6 @@
-"""How the service ends links, sessions and connections, and how it takes batches: what receivers, senders and requests
-make of it.
+"""How receivers, senders and requests react when the service ends links, sessions and connections or rejects batches.
 
-Conditions and texts were seen in frames that azure-sdk-for-python's live tests exchanged with a namespace, or in public
+Conditions and texts come from frames that azure-sdk-for-python's live tests exchanged with a namespace, or from public
 issues.
 """
 
@@ -71,8 +70,8 @@ class Ending(NamedTuple):
 
 
 class Service:
-    """The emulator's hub with one `ending`, at the first attach or `after` that many requests or batches. It accepts
-    any batches, also of bytes that are no events."""
+    """An emulated hub with one `ending`, at the first attach or `after` that many requests or batches. It accepts any
+    batches, even of bytes that are not events."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -90,7 +89,7 @@ class Service:
             self.has_ended(link)
 
     def has_ended(self, link: Link) -> bool:
-        """Whether the ending comes before another request or batch is answered."""
+        """Whether the ending happens before another request or batch is answered."""
         if self.ending is None or self.after:
             self.after -= self.ending is not None
             return False
@@ -146,7 +145,7 @@ def service(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Service:
 
 @pytest.mark.parametrize("large", [[20], [3], range(10)], ids=["last", "in between", "first"])
 def test_batches_keep_to_the_window(service: Service, monkeypatch: pytest.MonkeyPatch, large: Sequence[int]) -> None:
-    """Also those of several frames, which the client takes for one."""
+    """Even batches of several frames, which the client counts as one."""
     write_flow, left = Session.write_flow, list[int]()
 
     def later(session: Session, *fields: Any, **more: Any) -> None:
@@ -167,7 +166,7 @@ def test_batches_keep_to_the_window(service: Service, monkeypatch: pytest.Monkey
 
 
 def test_flows_contain_the_next_frame_number(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that counts on it would close its window for ever."""
+    """Otherwise, a peer that relies on the number would close its window forever."""
     on_flow, counted = Session._on_flow, list[tuple[int, int]]()
 
     def compared(session: Session, flow: Flow) -> None:
@@ -178,7 +177,7 @@ def test_flows_contain_the_next_frame_number(service: Service, monkeypatch: pyte
     sender = Sender(service.connection, "0")
     sender.send([EncodedBatch(1, bytes(200_000))], Deadline(20.0))
     link = service.attached[0]
-    for credit in (0, 1000):  # the client answers to none with a flow
+    for credit in (0, 1000):  # the client does not answer flows
         service.emulator._on_loop(partial(link.session.write_flow, link.handle, link._delivery_count, credit))
     sender.send([EncodedBatch(1, bytes(200_000))], Deadline(20.0))
     wait_until(lambda: max(counted)[0] > 4, "the client's flows have arrived")
@@ -187,7 +186,7 @@ def test_flows_contain_the_next_frame_number(service: Service, monkeypatch: pyte
 
 
 def test_sending_keeps_to_the_peers_credit(service: Service) -> None:
-    """The client takes credit of its own where a peer grants none."""
+    """The client assumes credit even if a peer grants none."""
     sender = Sender(service.connection, "0")
     sender.most_bytes(Deadline(30.0))
     link = sender._producer._handler._link
@@ -212,10 +211,10 @@ def test_sending_waits_for_credit(service: Service, monkeypatch: pytest.MonkeyPa
         ("com.microsoft:server-busy", ServerBusyError),
     ],
 )
-def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
+def test_most_severe_rejection_is_raised_and_busy_ones_are_counted(
     service: Service, condition: str, raised: type[Exception]
 ) -> None:
-    """What does not pass comes first, then a busy hub, which is waited for."""
+    """A permanent error takes precedence over a busy hub, which is retried."""
     service.refused = {b"a": condition, b"b": "com.microsoft:server-busy", b"c": "com.microsoft:server-busy"}
     window = [EncodedBatch(1, payload) for payload in (b"a", b"b", b"taken", b"c")]
     sender = Sender(service.connection, "0")
@@ -227,8 +226,8 @@ def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
 
 
 @pytest.mark.parametrize(("silent", "way"), [(True, {}), (True, {"transportType": "AmqpOverWebsocket"}), (False, {})])
-def test_one_deadline_is_for_all_attempts(silent: bool, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which each has half of the time, from opening the connection on, also if refusals come now and then."""
+def test_all_attempts_share_a_deadline(silent: bool, way: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt gets half of the time, including connecting, even if rejections arrive occasionally."""
     refusals = []
 
     def refuse(endpoint: PublisherEndpoint, _: bytes, __: int, number: int | None) -> None:
@@ -248,7 +247,7 @@ def test_one_deadline_is_for_all_attempts(silent: bool, way: dict[str, str], mon
     assert silent or 10 < len(refusals) <= 20
 
 
-# --- how it ends -------------------------------------------------------------------------------------------------
+# --- endings -----------------------------------------------------------------------------------------------------
 
 MISSING = "The messaging entity 'ns:eventhub:hub~16383|group' could not be found. TrackingId:0949_G16_B31"
 IDLE = "The connection was inactive for more than the allowed 240000 milliseconds and is closed by container '5e_G12'."
@@ -260,7 +259,7 @@ BUSY = "The request was terminated because the entity is being throttled. Please
 FORCED = "The link 'G16:1' is force detached. Details: AmqpMessagePublisher.IdleTimerExpired: Idle timeout: 00:30:00."
 CLAIM = "Unauthorized access. 'Listen' claim(s) are required to perform this operation."
 
-#: For a receiver, then for a sender.
+#: (ending, the receiver's error, the sender's error)
 LINK, BOTH_MISSING, BOTH_REFUSED = (
     (Detach,),
     (MissingError, MissingError),
@@ -288,7 +287,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("count", [0, 3], ids=["at the attach", "after events"])
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_receiver_that_is_ended(service: Service, name: str, count: int) -> None:
+def test_receivers_error_after_an_ending(service: Service, name: str, count: int) -> None:
     ending = ENDINGS[name]
     service.emulator.append(HUB, 0, [b"x"] * 3)
     service.ending = None if count else ending
@@ -305,7 +304,7 @@ def test_a_receiver_that_is_ended(service: Service, name: str, count: int) -> No
 
 @pytest.mark.parametrize("after", [0, 1], ids=["at the attach", "after a batch"])
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None:
+def test_senders_error_after_an_ending(service: Service, name: str, after: int) -> None:
     service.ending, service.after = ENDINGS[name], after
     window = [EncodedBatch(1, b"%d" % number) for number in range(3)]
     left = window[after:]
@@ -318,7 +317,7 @@ def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_request_that_is_ended_is_made_again(service: Service, name: str) -> None:
+def test_interrupted_request_is_repeated(service: Service, name: str) -> None:
     service.ending, service.after = ENDINGS[name], 1
     with HubMetadata(service.connection, "$Default", response_timeout=30.0) as metadata:
         assert metadata.partition_ids() == ("0", "1")
@@ -331,7 +330,7 @@ def test_a_request_that_is_ended_is_made_again(service: Service, name: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in ENDINGS if "busy" in name])
-def test_the_reason_for_a_broken_connection_is_read_when_a_write_fails(
+def test_failed_write_reports_why_the_connection_was_closed(
     service: Service, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     service.ending, service.resets = ENDINGS[name], True

@@ -1,4 +1,4 @@
-"""Where a gap in the sequence numbers begins, also among events that cannot be read."""
+"""Where a gap in the sequence numbers begins, even among malformed events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_ehbalance.eventhub.rows import SEQUENCE_NUMBER, Rows, UnreadableError
 
 
 def _events(*numbers: int | None) -> Rows:
-    """Sound events with these numbers; an event that cannot be read for each None and each negative number."""
+    """Valid events with these numbers; malformed ones for None and for negative numbers."""
     unreadable = {at: "broken" for at, number in enumerate(numbers) if number is None or number < 0}
     events: list[rows.Event] = []
     for at, number in enumerate(numbers):

@@ -1,4 +1,4 @@
-"""A hub's partitions and their states, over one open connection."""
+"""A hub's partitions and their states, requested over one open connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_empty_partition_is_empty_at_any_begin(
     assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
 
 
-def test_a_dropped_connection_is_replaced_without_an_error(
+def test_dropped_connection_is_replaced_without_an_error(
     emulator: Emulator, metadata: HubMetadata, clients: list[Connection]
 ) -> None:
     for count in range(1, 6):
@@ -50,7 +50,7 @@ def test_a_dropped_connection_is_replaced_without_an_error(
         assert len(clients) == count + 1
 
 
-def test_states_of_many_requests_belong_to_one_connection() -> None:
+def test_states_from_many_requests_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator:
         emulator.add_hub(HUB, 4)
         for partition in range(4):
@@ -64,7 +64,7 @@ def test_states_of_many_requests_belong_to_one_connection() -> None:
     assert [state.end for state in states.values()] == [2, 2, 2, 2]
 
 
-def test_an_old_connection_is_replaced_before_its_token_expires(
+def test_connection_is_replaced_before_its_token_expires(
     metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata.partition_ids()
@@ -74,7 +74,7 @@ def test_an_old_connection_is_replaced_before_its_token_expires(
     assert len(clients) == 2
 
 
-def test_recreated_hub_is_noticed_over_an_open_connection(emulator: Emulator, metadata: HubMetadata) -> None:
+def test_recreated_hub_is_detected_over_an_open_connection(emulator: Emulator, metadata: HubMetadata) -> None:
     fill(emulator)
     assert metadata.partition_ids() == ("0", "1", "2")
     before = metadata.created_ms

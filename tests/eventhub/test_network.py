@@ -1,4 +1,4 @@
-"""The ways to the hub: options, what they become for the client, and errors that name the option to look at."""
+"""Network options: the client's settings made of them, and errors that name the option to check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_default_is_a_direct_connection() -> None:
     assert settings.keys() == {"transport_type", "ssl_context"}
 
 
-def test_a_proxy_means_a_websocket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_proxy_implies_websockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HUB_PROXY", "http://someone:hunter2%20%26%20more@proxy.example.com:3128/")
     made = network(httpProxy="env:HUB_PROXY")
     assert made == Network(WEBSOCKET, Proxy("proxy.example.com", 3128, "someone", PASSWORD))
@@ -73,7 +73,7 @@ def test_a_proxy_means_a_websocket(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         ("sb://gateway.example.com:1/", "Amqp", "sb://gateway.example.com:1"),
     ],
 )
-def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: str, found: str) -> None:
+def test_custom_address_uses_the_transports_port(text: str, transport: str, found: str) -> None:
     settings = network(customEndpointAddress=text, transportType=transport).client_settings(NAMESPACE)
     assert settings["custom_endpoint_address"] == found
     assert settings["transport_type"].value == TransportType[transport].value
@@ -123,7 +123,7 @@ HIDDEN = "(not shown, as it may contain a password)"
         ({"caFile": __file__}, "FILE_INVALID", {"problem": re.compile("PEM"), "allowed": re.compile("^the path")}),
     ],
 )
-def test_an_invalid_option_is_named(
+def test_error_names_the_invalid_option(
     options: dict[str, str], condition: str, parameters: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_PROXY", f"http//me:{PASSWORD}@proxy:80")
@@ -134,7 +134,7 @@ def test_an_invalid_option_is_named(
     assert option in str(caught.value)
 
 
-def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@proxy:80")
     options = stream_options({"connectionString": CONNECTION_STRING, "httpProxy": "env:HUB_PROXY"})
     assert "hunter2" not in repr(options) + str(options.connection.network)
@@ -147,7 +147,7 @@ def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- certificates ----------------------------------------------------------------------------------------------------
 
 
-def test_ca_file_is_read_again_only_when_replaced(tmp_path: Path) -> None:
+def test_ca_file_is_reread_only_after_it_was_replaced(tmp_path: Path) -> None:
     first, second = (
         issue_certificate(tmp_path / name) for name in ("first", "second") if (tmp_path / name).mkdir() is None
     )
@@ -182,7 +182,7 @@ def test_missing_file_on_an_executor_is_reported_with_option_path_and_host(tmp_p
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[Emulator]:
-    """An emulator with TLS, also by websocket."""
+    """An emulator with TLS, including over websockets."""
     with Emulator({HUB: 1}, tls=True, tls_names=("hub.test",), websocket_port=0) as running:
         running.append(HUB, 0, [b"x"])
         yield running
@@ -190,7 +190,7 @@ def secure() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of an authority that has signed nothing here."""
+    """The CA file of an authority that signed none of the certificates here."""
     return issue_certificate(tmp_path_factory.mktemp("stranger")).ca_file
 
 
@@ -202,7 +202,7 @@ def silent() -> Iterator[int]:
 
 
 def planner_and_executor_errors(options: Options) -> tuple[HubUnavailableError, Exception]:
-    """The errors of the management connection and of a receiver, each of which comes within seconds."""
+    """The errors of the management connection and of a receiver; both occur within seconds."""
     with pytest.raises(HubUnavailableError) as planner, HubMetadata(options.connection, "$Default") as metadata:
         metadata.partition_ids()
     address = PartitionAddress(options.connection, "$Default", "0")
@@ -212,7 +212,7 @@ def planner_and_executor_errors(options: Options) -> tuple[HubUnavailableError, 
 
 
 def by(emulator: Emulator, *, websocket: bool, **options: object) -> Options:
-    """The options of a query that connects to this emulator with TLS."""
+    """Options for a query that connects to this emulator with TLS."""
     port = emulator.websocket_port if websocket else emulator.port
     transport = WEBSOCKET if websocket else AMQP
     way = {"customEndpointAddress": f"localhost:{port}", "transportType": transport, "caFile": emulator.ca_file}
@@ -254,7 +254,7 @@ def test_unresolvable_namespace_is_reported() -> None:
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_server_that_is_silent_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_does_not_answer_amqp_is_reported(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "_STEP_TIMEOUT", 0.5)
     monkeypatch.setattr(receiver_module, "_OPEN_TIMEOUT", 1.0)
     with Emulator({HUB: 1}, tls=True, websocket_port=0) as mute:
@@ -297,13 +297,13 @@ def test_server_without_websocket_is_reported(secure: Emulator) -> None:
 
 
 def through(emulator: Emulator, **options: object) -> Options:
-    """The options of a query that reaches the emulator by a name which only the proxy resolves."""
+    """Options for a query that uses a hostname of the emulator that only the proxy resolves."""
     return by(emulator, websocket=True, customEndpointAddress="hub.test:443", **options)
 
 
 def test_slow_connections_succeed(secure: Emulator) -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(1.2)  # longer than the client's own limit of 1 s
+        await asyncio.sleep(1.2)  # longer than the client's own timeout of 1 s
         await way.join(reader, writer, secure.websocket_port)
 
     with HttpProxy(handler=slow) as way:

@@ -1,6 +1,6 @@
-"""The client's connection as it is taken over, with an AMQP 1.0 server of another project: Apache Qpid Broker-J.
+"""Receivers and senders with another project's AMQP 1.0 server: Apache Qpid Broker-J.
 
-It has no `$cbs`: clients log in by name and password, and links are taken over without a token.
+The broker has no `$cbs`: clients log in with a name and a password, and links are used without a token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEADLINE = 60.0
 
 
 def message(number: int) -> bytes:
-    """A message as the service delivers it. Of ten one is large, and two have another kind of body."""
+    """A message as the service delivers it. One in ten is large, and two have another kind of body."""
     body = section(0x75, text(bytes(9000 if number % 10 == 3 else number % 300), 0xA0))
     if number % 10 == 7:
         body = section(0x75, text(b"one", 0xA0)) + section(0x75, text(b"two", 0xA0))
@@ -67,12 +67,12 @@ class Broker:
         self._commands.flush()
 
     def sender(self, queue: str) -> SendingLink:
-        """A client's link as `Sender` takes it over."""
+        """A client's link as `Sender` uses it."""
         return SendingLink(self._opened(SendClient, queue, link_credit=0))
 
     @contextlib.contextmanager
     def reading(self, queue: str, prefetch: int = 100, **settings: Any) -> Iterator[LinkReader]:
-        """A client's link as `Receiver` takes it over."""
+        """A client's link as `Receiver` uses it."""
         client = self._opened(ReceiveClient, queue, **settings)
         client._cbs_authenticator = SimpleNamespace(
             _expires_on=float("inf"), _refresh_window=0, handle_token=bool, _on_execute_operation_complete=None
@@ -103,7 +103,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _plain_messages() -> Iterator[None]:
-    """The message format of a batch is the service's own."""
+    """Avoids the batch's message format, which only the service supports."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encoder, "BATCH_FORMAT", 0)
         yield
@@ -153,7 +153,7 @@ ENDS: dict[str, tuple[type[AMQPException], str]] = {
 
 
 @pytest.mark.parametrize("command", ENDS)
-def test_an_end_is_raised_after_the_messages_before_it(broker: Broker, command: str) -> None:
+def test_end_of_the_link_is_raised_after_the_preceding_messages(broker: Broker, command: str) -> None:
     kind, reason = ENDS[command]
     queue = command.split()[0]
     link = broker.sender(queue)

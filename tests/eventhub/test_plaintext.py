@@ -1,4 +1,4 @@
-"""TLS is off towards this machine only, unless an emulator elsewhere is allowed: the token goes over the wire."""
+"""TLS is off only for connections to this machine unless a remote emulator is allowed, because the token is sent."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def string(host: str, emulator: str = "UseDevelopmentEmulator=true") -> str:
 
 
 def partitions(given: str, **options: str) -> list[str]:
-    """What a query learns from the hub with this connection string."""
+    """The partition ids that a query gets with this connection string."""
     with HubMetadata(stream_options({"connectionString": given, **options}).connection, "$Default") as metadata:
         return list(metadata.partition_ids())
 
 
-def test_no_token_is_sent_unencrypted_to_another_host(attacker: Emulator) -> None:
+def test_token_is_not_sent_unencrypted_to_another_host(attacker: Emulator) -> None:
     reason = re.compile(f"{FAR} is not on this machine.*allowPlaintextEmulator=true")
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option=re.compile("^UseDevelopmentEmulator"), reason=reason):
         partitions(string(f"{FAR}:{attacker.port}"))
@@ -116,7 +116,7 @@ def test_remote_proxies_are_rejected() -> None:
     stream_options({"connectionString": string("localhost"), "httpProxy": "http://127.0.0.1:3128"})
 
 
-def test_a_certificate_cannot_be_verified_without_tls(tmp_path: Path) -> None:
+def test_certificate_options_require_tls(tmp_path: Path) -> None:
     ca_file = str(issue_certificate(tmp_path).ca_file)
     for given, way in ((string("localhost"), {}), (string(FAR, "UseDevelopmentEmulator=false"), ALLOWED)):
         with pytest.raises(OptionError, match="caFile"):

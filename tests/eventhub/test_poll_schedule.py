@@ -1,4 +1,4 @@
-"""When which partitions are requested."""
+"""The schedule of requests for partition states."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from spark_ehbalance.eventhub.poll_schedule import MAX_NEW, PollSchedule
 
-#: Answers a second of Event Hubs, for everybody together.
+#: Event Hubs' limit of responses per second for all clients together.
 QUOTA = 50
 
 
 def requests(
     partitions: int, members: int = 1, *, seconds: float = 60.0, changed: float = float("inf"), resting: bool = False
 ) -> list[tuple[float, list[str]]]:
-    """The requests of a query that owns its share of the partitions, waits (or runs a batch), and sees a change every
-    `changed` seconds: times and partitions, without the request at its start."""
+    """(time, partitions) of the requests after the first, made by a query that owns its share of the partitions, waits
+    or runs a batch, and detects a change every `changed` seconds."""
     schedule, now, made, last_change = PollSchedule(), 1000.0, [], 1000.0
     everything = [f"{number}" for number in range(partitions)]
     schedule = schedule.answered(everything, now, changed=True)
@@ -36,7 +36,7 @@ def requests(
 
 
 def gaps(made: list[tuple[float, list[str]]], partition: str) -> list[float]:
-    """Seconds between two requests of `partition`."""
+    """Seconds between requests for `partition`."""
     return [after - before for before, after in pairwise(now for now, chosen in made if partition in chosen)]
 
 
@@ -44,7 +44,7 @@ def gaps(made: list[tuple[float, list[str]]], partition: str) -> list[float]:
     ("partitions", "members"), [(1, 1), (8, 1), (32, 1), (200, 1), (8, 4), (32, 10), (32, 32), (10, 40)]
 )
 @pytest.mark.parametrize("changed", [0.0, float("inf")])
-def test_a_group_uses_at_most_half_of_the_services_limit(partitions: int, members: int, changed: float) -> None:
+def test_group_uses_at_most_half_of_the_services_limit(partitions: int, members: int, changed: float) -> None:
     made = requests(partitions, members, changed=changed)
     assert members * sum(len(chosen) for _, chosen in made) <= (60 + 2) * QUOTA / 2 + partitions
 
@@ -56,7 +56,7 @@ def test_every_partition_is_requested(partitions: int, members: int) -> None:
         assert max(gaps(made, f"{number}")) <= 2 * max(0.1, partitions / (QUOTA / 2))
 
 
-def test_without_changes_requests_become_fewer_but_at_least_two_a_second() -> None:
+def test_requests_slow_down_without_changes_to_two_a_second() -> None:
     made = requests(2, seconds=120)
     late = gaps(made, "0")[-20:]
     assert max(late) <= 0.51
@@ -69,7 +69,7 @@ def test_at_most_one_request_a_second_while_a_batch_runs() -> None:
 
 
 def test_catching_up_after_a_batch_makes_one_request() -> None:
-    """The limit would delay the second one by a third of a second with 8 partitions."""
+    """With 8 partitions, the rate limit would delay a second request by a third of a second."""
     schedule = PollSchedule()
     schedule, _ = schedule.watch(["0"], 1)
     schedule = schedule.answered(["0"], 10.0, changed=True)
@@ -84,7 +84,7 @@ def test_catching_up_after_a_batch_makes_one_request() -> None:
 
 @pytest.mark.parametrize("partitions", [8, 16, 24])
 def test_two_starting_queries_stay_within_the_services_limit(partitions: int) -> None:
-    """Each counts itself alone at first; the request for everything includes the list of partitions."""
+    """Both initially assume that they are alone; the full request includes the list of partitions."""
     everything = [f"{number}" for number in range(partitions)]
     schedule, made = PollSchedule(), partitions + 1
     schedule = schedule.answered(everything, 10.0, changed=True, others=1)
@@ -111,7 +111,7 @@ def test_partition_taken_over_ignores_the_rate_limit() -> None:
     assert not at_once
 
 
-def test_added_partitions_are_requested_in_pieces() -> None:
+def test_added_partitions_are_requested_in_chunks() -> None:
     schedule = PollSchedule()
     schedule = schedule.answered(["0", "1"], 10.0, changed=True)
     schedule, _ = schedule.watch(["0"], 10)

@@ -1,4 +1,4 @@
-"""The receiver of one partition: its position, and what ends it."""
+"""The receiver for one partition: its position, and its endings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Open = Callable[..., Receiver]
 
 @pytest.fixture
 def receiver(emulator: Emulator) -> Iterator[Open]:
-    """Opens receivers of partition 0, which has ten events."""
+    """Opens receivers for partition 0, which has ten events."""
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"%d" % n for n in range(10)])
     address = address_of(emulator)
@@ -50,7 +50,7 @@ def test_receive_returns_an_empty_batch_after_the_wait(receiver: Open) -> None:
     assert 0.3 <= time.monotonic() - begun < 3
 
 
-def test_readers_of_a_hub_without_events_are_disconnected(emulator: Emulator) -> None:
+def test_readers_of_an_empty_hub_are_disconnected(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     address = address_of(emulator)
     with contextlib.closing(Receiver(address, START_OFFSET, owner_level=1, prefetch=1)) as former:
@@ -74,13 +74,13 @@ def test_frequent_single_events_do_not_prolong_the_wait(emulator: Emulator, rece
     feeding.start()
     try:
         assert reader.receive(3, 5.0).num_rows <= 3
-        assert reader.receive(1000, 0.3).num_rows < 500  # 60 are sent in that time
+        assert reader.receive(1000, 0.3).num_rows < 500  # 60 events are sent in that time
     finally:
         done.set()
         feeding.join()
 
 
-def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) -> None:
+def test_epoch_in_a_hubs_name_does_not_mean_disconnected(emulator: Emulator) -> None:
     connection = hub_options(emulator, connectionString=emulator.connection_string("epochs")).connection
     with (
         reading(address_of(emulator, connection)) as reader,
@@ -89,7 +89,7 @@ def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) ->
         receive_until_error(reader, 0.5)
 
 
-def test_a_closed_receiver_leaves_and_may_be_closed_again(emulator: Emulator, receiver: Open) -> None:
+def test_closed_receiver_leaves_the_hub_and_can_be_closed_again(emulator: Emulator, receiver: Open) -> None:
     reader = receiver(owner_level=3)
     read(reader, 10)
     assert emulator.readers(HUB, 0) == [3]

@@ -1,4 +1,4 @@
-"""`earliest`, `latest`, sequence numbers and times, resolved in a partition as it is now."""
+"""`earliest`, `latest`, sequence numbers and times, resolved in a partition's current state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 
 class Hub:
-    """One partition, 0."""
+    """A hub with the single partition 0."""
 
     def __init__(self, emulator: Emulator) -> None:
         emulator.add_hub(HUB, 1)
@@ -33,7 +33,7 @@ class Hub:
             return metadata.partition_states(["0"])["0"]
 
     def append(self, count: int) -> datetime:
-        """Add events; returns the time of the last one, which no event of another call has."""
+        """Add events; returns the time of the last one, which differs from the times of other calls' events."""
         last = self.emulator.partition_state(HUB, 0).last_enqueued_ms or 0
         wait_until(lambda: time.time_ns() // 1_000_000 > last, "the clock has advanced")
         self.emulator.append(HUB, 0, [b"x"] * count)
@@ -53,7 +53,7 @@ def hub(emulator: Emulator) -> Hub:
 AGES = [timedelta(days=-4000), timedelta(seconds=-1), timedelta(), timedelta(days=4000)]
 
 
-def test_an_empty_partition(hub: Hub) -> None:
+def test_positions_in_an_empty_partition(hub: Hub) -> None:
     assert hub.resolve(PartitionEnd.EARLIEST).next == 0
     assert hub.resolve(PartitionEnd.LATEST) == Position(-1)
     assert hub.resolve(7) == Position(6)
@@ -61,7 +61,7 @@ def test_an_empty_partition(hub: Hub) -> None:
         assert hub.resolve(datetime.now(timezone.utc) + age).next == 0
 
 
-def test_edges_and_numbers(hub: Hub) -> None:
+def test_edges_and_sequence_numbers(hub: Hub) -> None:
     hub.append(10)
     hub.emulator.trim(HUB, 0, 4)
     assert hub.resolve(PartitionEnd.EARLIEST) == Position(3)
@@ -70,7 +70,7 @@ def test_edges_and_numbers(hub: Hub) -> None:
     assert hub.resolve(0).next == 0
 
 
-def test_times(hub: Hub) -> None:
+def test_times_are_resolved_to_the_next_event(hub: Hub) -> None:
     first = hub.append(3)
     second = hub.append(1)
     hub.append(1)
@@ -86,14 +86,14 @@ def test_times(hub: Hub) -> None:
     assert hub.resolve(second).next == 7, "all of them have aged out"
 
 
-def test_a_time_survives_a_connection_that_breaks(hub: Hub) -> None:
+def test_time_is_resolved_despite_a_broken_connection(hub: Hub) -> None:
     moment = hub.append(3) - timedelta(seconds=1)
     hub.emulator.server_busy(count=2)
     state = PartitionState(0, 3, None, moment + timedelta(seconds=1))
     assert resolve(moment, hub.address, state, timeout=20).next == 0
 
 
-def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) -> None:
+def test_unresolvable_time_is_an_error_after_the_timeout(hub: Hub) -> None:
     moment = hub.append(3)
     state = hub.state()
     hub.emulator.server_busy(seconds=60)
@@ -119,7 +119,7 @@ def test_resolving_never_exceeds_the_highest_owner_level(hub: Hub, kind: str) ->
     assert found.next == (0 if kind == "time" else 1)
 
 
-def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:
+def test_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:
     hub.append(10)
     state = hub.state()
     offsets = {number: find_offset(hub.address, number, 0, timeout=20) for number in (0, 4, 9)}
@@ -137,7 +137,7 @@ def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None
 
 
 def test_offset_of_another_event_is_rejected(hub: Hub) -> None:
-    """This source reads from the number on, and others from the offset."""
+    """This source would continue from the sequence number, but other readers from the offset."""
     hub.append(10)
     offset = find_offset(hub.address, 6, 0, timeout=20)
     for taken in (Position(6, offset), Position(3), Position(3, "-1")):
@@ -157,7 +157,7 @@ def test_offset_of_a_compacted_event_is_the_previous_one(hub: Hub, first: int, b
 
 
 @pytest.mark.parametrize("by", [1, 10**9])
-def test_an_offset_beyond_the_last_event_is_an_error(hub: Hub, by: int) -> None:
+def test_offset_beyond_the_last_event_is_an_error(hub: Hub, by: int) -> None:
     hub.append(3)
     beyond = str(int(hub.state().last_offset or 0) + by)
     what = re.compile(f"at offset {beyond}, or the next one was not found")

@@ -1,4 +1,4 @@
-"""What the sections of an event become in a row. `test_wire_link.py` and `tests/service` read rows from a hub."""
+"""Rows made of an event's sections. `test_wire_link.py` and `tests/service` read rows from a hub."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def row(message: bytes, as_json: bool = False) -> dict[str, Any]:
 
 
 def annotated(*items: bytes) -> bytes:
-    """A message with these keys and values as annotations before those of the service."""
+    """A message with these annotations in front of the service's own."""
     return section(0x72, compound(0xC1, SERVICE_ITEMS + len(items), b"".join(items) + service_annotations(7)))
 
 
-def test_the_columns_of_a_plain_event() -> None:
+def test_plain_event_fills_all_columns() -> None:
     assert row(ordinary(7, section(0x75, text("grüße".encode(), 0xA0)))) == {
         "body": "grüße".encode(),
         "partition": "0",
@@ -75,7 +75,7 @@ PROPERTIES: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_properties_and_annotations(as_json: bool) -> None:
+def test_properties_and_annotations_become_text_or_json(as_json: bool) -> None:
     sent = {Symbol(name): value for name, (value, _, _) in PROPERTIES.items()}
     own = b"".join(encode(name) + encode(value) for name, value in sent.items())
     annotations = compound(0xC1, SERVICE_ITEMS + 2 * len(sent), own + service_annotations(7))
@@ -86,7 +86,7 @@ def test_properties_and_annotations(as_json: bool) -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_message_properties_are_system_properties(as_json: bool) -> None:
-    """Also those that are zero or empty."""
+    """Even properties that are zero or empty."""
     names = ["message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"]
     names += ["absolute-expiry-time", "creation-time", "group-id", "group-sequence", "reply-to-group-id"]
     values = ["id-1", b"\xffuser", "there", "", None, "correlated", Symbol("text/plain"), Symbol(""), 5, 0, "g", 0]
@@ -123,7 +123,7 @@ def test_message_properties_are_system_properties(as_json: bool) -> None:
         (section(0x76, encode(["a"])) + section(0x76, encode([2, {Symbol("k"): "v"}])), b'["a", 2, {"k": "v"}]'),
     ],
 )
-def test_bodies(sections: bytes, body: bytes | None) -> None:
+def test_all_kinds_of_bodies_are_read(sections: bytes, body: bytes | None) -> None:
     assert row(ordinary(7, sections))["body"] == body
 
 
@@ -138,14 +138,16 @@ def test_bodies(sections: bytes, body: bytes | None) -> None:
     ],
     ids=["a number", "a text", "a symbol", "binary"],
 )
-def test_last_value_of_equal_key_texts_counts(items: list[bytes], expected: dict[str, str], as_json: bool) -> None:
+def test_last_value_wins_among_keys_with_the_same_text(
+    items: list[bytes], expected: dict[str, str], as_json: bool
+) -> None:
     found = row(annotated(*items) + section(0x74, compound(0xC1, len(items), b"".join(items))), as_json)
     shown = {key: f'"{value}"' if as_json else value for key, value in expected.items()}
     assert (found["properties"], found["systemProperties"]) == (shown, shown)
 
 
-def test_events_of_kafka_clients() -> None:
-    """A header is binary, and so is the key; a tombstone has no section of a body."""
+def test_events_from_kafka_clients_are_read() -> None:
+    """Headers and keys are binary; a tombstone has no body section."""
     key = text(b"x-opt-kafka-key", 0xA3), text(b"k", 0xA0)
     found = row(annotated(*key) + section(0x74, encode({Symbol("header"): b"h"})))
     assert (found["body"], found["properties"]) == (None, {"header": "[104]"})

@@ -1,5 +1,5 @@
-"""Errors of the service, in the conditions and texts that it was seen to send, and what they mean; those that
-`test_endings.py` sends are not repeated.
+"""The meaning of service errors, with conditions and texts that the service really sent; `test_endings.py` covers
+others.
 
 "Recorded" are the frames that azure-sdk-for-python's live tests exchanged with a namespace
 (`tests/amqpproxy_recordings`, April and May 2025).
@@ -52,12 +52,12 @@ TO_RAISE = "Make sure you are creating receiver with increasing epoch value to e
             "The supplied sequence number '488' is invalid. The last sequence number in the system is '482' ",
             ErrorKind.OTHER,
         ),
-        # nobody was seen to have received this
+        # no known report of this error
         ("amqp:not-found", "The link 'G3:1:receiver' is not found.", ErrorKind.OTHER),
     ],
 )
 def test_service_errors_are_classified(condition: str, text: str, means: ErrorKind) -> None:
-    for name in (condition, condition.rpartition(":")[2]):  # the second as azure-eventhub names it
+    for name in (condition, condition.rpartition(":")[2]):  # the second is azure-eventhub's name
         assert classify(name, text + TRACKED) is means
 
 

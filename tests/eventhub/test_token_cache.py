@@ -1,4 +1,4 @@
-"""How long a process keeps a token, and when it fetches the next one."""
+"""How long a process caches a token, and when it fetches the next one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.eventhub.callables import Counting
 from tests.raising import raises
 from tests.waiting import wait_until
 
-#: Long enough that no test reaches its end, on any machine.
+#: A lifetime that no test reaches, even on a slow machine.
 LONG = 3600.0
 
 
 class Stepped(Counting):
-    """A credential whose next tokens live for `life` seconds, which is changed between two calls; it can fail, and wait
-    for `released`."""
+    """A credential whose tokens are valid for `life` seconds, which tests change between calls; can fail or wait for
+    `released`."""
 
     def __init__(self, life: float) -> None:
         super().__init__(life)
@@ -43,13 +43,13 @@ class Stepped(Counting):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that the tokens see, in its only element."""
+    """The current time for tokens, in its only element."""
     now = [time.time()]
     monkeypatch.setattr("spark_ehbalance.eventhub.tokens.time.time", lambda: now[0])
     return now
 
 
-def test_a_token_is_kept_for_each_scope() -> None:
+def test_tokens_are_cached_per_scope() -> None:
     credential = Counting()
     tokens = TokenCache(lambda: credential)
     assert [tokens.get_token(scope).token for scope in ("a", "b", "a", "b")] == ["token-1", "token-2"] * 2
@@ -78,7 +78,7 @@ def test_next_token_is_fetched_in_the_background_at_half_time(clock: list[float]
     assert len(credential.requests) == 1
     credential.released.clear()
     clock[0] += 0.2 * LONG
-    assert tokens.get_token("a") == first  # at once, though nobody answers
+    assert tokens.get_token("a") == first  # immediately, although the credential does not answer
     wait_until(lambda: len(credential.requests) == 2, "the next one is fetched")
     assert tokens.get_token("a") == first
     credential.released.set()
@@ -102,7 +102,7 @@ def test_unexpired_token_is_used_until_the_next_one(clock: list[float]) -> None:
     assert tokens.get_token("a").token.startswith("token-")
 
 
-def test_refused_token_and_its_credential_are_dropped(clock: list[float]) -> None:
+def test_rejected_token_and_its_credential_are_dropped(clock: list[float]) -> None:
     made: list[Counting] = []
 
     def make() -> Counting:
@@ -116,7 +116,7 @@ def test_refused_token_and_its_credential_are_dropped(clock: list[float]) -> Non
     tokens.get_token("a")
     assert len(made) >= 2
     count = len(made)
-    tokens.renew()  # by another receiver that was refused with the first one
+    tokens.renew()  # from another receiver whose first token was rejected
     tokens.get_token("a")
     assert len(made) == count
 
@@ -128,7 +128,7 @@ def test_tokens_with_claims_are_not_cached() -> None:
     assert tokens.get_token("a").token == "token-2"
 
 
-def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_credential_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens_module, "_FETCH_TIMEOUT", 0.2)
     credential = Stepped(LONG)
     credential.released.clear()
@@ -154,7 +154,7 @@ AZURE = ClientAuthenticationError(
         (RuntimeError("correct-horse"), r"RuntimeError \(text not shown, as it may contain a secret\)"),
     ],
 )
-def test_the_error_of_a_credential_is_a_short_line_without_secrets(error: Exception, text: str) -> None:
+def test_credentials_error_is_a_short_line_without_secrets(error: Exception, text: str) -> None:
     def fails() -> Counting:
         raise error
 

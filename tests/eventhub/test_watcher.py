@@ -1,4 +1,4 @@
-"""The watcher: requests the hub's state once at its start, then in the background."""
+"""The watcher requests the hub's state once at startup, then in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., HubWatcher]
 
 @pytest.fixture
 def start(emulator: Emulator) -> Iterator[Start]:
-    """Starts a watcher of a hub with two partitions."""
+    """Starts a watcher for a hub with two partitions."""
     emulator.add_hub(HUB, 2)
     watchers = []
 
@@ -47,7 +47,7 @@ def start(emulator: Emulator) -> Iterator[Start]:
 
 
 def running() -> list[threading.Thread]:
-    """The watchers' threads."""
+    """The running threads of watchers."""
     return [thread for thread in threading.enumerate() if thread.name == "ehbalance-hub-watcher"]
 
 
@@ -69,7 +69,7 @@ def test_new_partitions_are_listed(emulator: Emulator, start: Start) -> None:
     assert (watcher.states()["3"].begin, watcher.states()["3"].end) == (2, 5)
 
 
-def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
+def test_states_from_a_geo_replicated_hub_belong_to_one_connection() -> None:
     with Emulator(geo_replicated=True) as emulator, ExitStack() as stack:
         partitions = MAX_NEW + 8  # more than one request covers
         emulator.add_hub(HUB, partitions)
@@ -88,7 +88,7 @@ def test_states_of_a_geo_replicated_hub_belong_to_one_connection() -> None:
         wait_until(lambda: len(watcher.states()) == partitions, "all have been requested")
 
 
-def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
+def test_error_is_raised_after_the_timeout_until_the_hub_answers(emulator: Emulator, start: Start) -> None:
     watcher = start(timeout=0.5)
     emulator.refuse_connections()
     emulator.drop_connections()
@@ -114,7 +114,7 @@ def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, sta
 
 
 def test_time_without_requests_is_not_silence(emulator: Emulator, start: Start) -> None:
-    """As of a process that was suspended, and then finds its connection closed."""
+    """A suspended process, for example, resumes and then finds its connection closed."""
     watcher = start(timeout=2.0, schedule=PollSchedule(PollIntervals(60, 60, 60, 60, 0.1)))
     time.sleep(2.1)
     emulator.refuse_connections()
@@ -127,7 +127,7 @@ def test_time_without_requests_is_not_silence(emulator: Emulator, start: Start) 
 
 
 def refreshed(watcher: HubWatcher) -> bool:
-    """Whether it has answered in time."""
+    """Whether the watcher refreshed in time."""
     try:
         watcher.refresh()
     except HubUnavailableError:
@@ -135,7 +135,7 @@ def refreshed(watcher: HubWatcher) -> bool:
     return True
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # assertions cover it
 def test_unexpected_errors_are_raised_and_recovered_from(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = start(timeout=0.3)
 
@@ -151,7 +151,7 @@ def test_unexpected_errors_are_raised_and_recovered_from(start: Start, monkeypat
 
 
 @pytest.mark.parametrize(("positions", "begin"), [("earliest", 2), ("latest", 5), ("4", 4), ('{"0": 3, "*": 4}', 3)])
-def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
+def test_starting_positions_are_resolved(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
     emulator.append(HUB, 0, [b"x"] * 5)
     emulator.trim(HUB, 0, 2)
     watcher = start(positions)
@@ -177,8 +177,8 @@ def test_slow_starting_position_delays_no_other(
 # --- when it requests -----------------------------------------------------------------------------------------
 
 
-def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
-    hours = PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1)  # nothing is requested by time alone
+def test_catch_up_is_requested_immediately(emulator: Emulator, start: Start) -> None:
+    hours = PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1)  # no periodic requests
     watcher = start(schedule=PollSchedule(hours))
     watcher.watch(["0"])
     for count in range(1, 20):
@@ -187,7 +187,7 @@ def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
         assert watcher.states()["0"].end == count
 
 
-def test_latest_is_one_moment_for_all_partitions(emulator: Emulator, start: Start) -> None:
+def test_latest_is_the_same_moment_for_all_partitions(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 0, [b"x"] * 3)
     emulator.append(HUB, 1, [b"x"] * 3)
     watcher = start()
@@ -200,7 +200,7 @@ def test_latest_is_one_moment_for_all_partitions(emulator: Emulator, start: Star
 
 
 @pytest.mark.parametrize("seconds", [3.0, -3.0], ids=["fast", "slow"])
-def test_latest_of_an_own_start_needs_no_clock(
+def test_latest_at_the_groups_first_start_needs_no_clock(
     emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     skew_clock(monkeypatch, seconds)
@@ -235,7 +235,7 @@ def test_latest_ends_are_complete_or_an_error(emulator: Emulator, start: Start) 
 def test_events_aged_out_since_latest_are_a_loss(
     emulator: Emulator, start: Start, hours: float, lost: bool, left: int
 ) -> None:
-    """No hub retains events for less than an hour."""
+    """A hub retains events for at least an hour."""
     emulator.append(HUB, 0, [b"x"] * 5)
     emulator.trim(HUB, 0, 5 - left)
     watcher = start()
@@ -248,20 +248,20 @@ def test_events_aged_out_since_latest_are_a_loss(
 # --- offsets of events whose sequence numbers are known -------------------------------------------------------
 
 
-#: The owner level of all readers of the group.
+#: The owner level of all readers in the group.
 LEVEL = 0
 
 
 @pytest.fixture
 def remembering(emulator: Emulator, start: Start) -> HubWatcher:
-    """Of a hub whose partitions have ten events each; it knows the last ones only."""
+    """A watcher for a hub with ten events per partition, of which it knows only the last."""
     for partition in range(2):
         emulator.append(HUB, partition, [b"x"] * 10)
     return start(patience=2.0, remembered_offsets=100)
 
 
 def sent(emulator: Emulator, partition: str) -> dict[int, str]:
-    """The offsets by sequence number, as events have them."""
+    """Sequence number → offset, read from the events."""
     address = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
     with reading(address, owner_level=LEVEL) as receiver:
         rows = receive(receiver, 10)
@@ -273,7 +273,7 @@ def test_remembered_offsets_need_no_receiver(emulator: Emulator, remembering: Hu
     emulator.append(HUB, 0, [b"x"] * 5)
     remembering.watch(["0"])
     wait_until(lambda: remembering.states()["0"].end == 15, "the new events are seen")
-    emulator.pause(HUB, 0)  # nothing is received
+    emulator.pause(HUB, 0)  # no receiver delivers events
     assert remembering.offsets({"0": 9}, LEVEL) == known
     assert remembering.offsets({"0": 14}, LEVEL)
     assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"

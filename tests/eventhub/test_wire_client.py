@@ -1,4 +1,4 @@
-"""Cutting off a connection that takes too long."""
+"""Aborting a connection that takes too long."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_ehbalance.eventhub.wire.client import cut_off_after
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_a_connection_that_is_cut_off_stays_encrypted(websocket: bool) -> None:
-    """Another thread may be about to write."""
+def test_aborted_connection_stays_encrypted(websocket: bool) -> None:
+    """Another thread might be about to write."""
     with Emulator({"hub": 1}, tls=True) as running:
         context = ssl.create_default_context(cafile=str(running.ca_file))
         plain = socket.create_connection(("localhost", running.port))
@@ -26,12 +26,12 @@ def test_a_connection_that_is_cut_off_stays_encrypted(websocket: bool) -> None:
             with cut_off_after(0.1, lambda: SimpleNamespace(_transport=transport)), contextlib.suppress(ssl.SSLError):
                 while opened.recv(1000):
                     pass
-            with pytest.raises(ssl.SSLError):  # not of the socket below
+            with pytest.raises(ssl.SSLError):  # not the underlying socket's method
                 opened.send(b"a token")
 
 
 @pytest.mark.parametrize("websocket", [False, True])
-def test_a_connection_that_gets_its_socket_after_the_deadline_is_cut_off(websocket: bool) -> None:
+def test_connection_that_gets_its_socket_after_the_deadline_is_aborted(websocket: bool) -> None:
     ours, peer = socket.socketpair()
     with ours, peer:
         holder = SimpleNamespace(sock=None)

@@ -1,4 +1,4 @@
-"""Many messages at a time: the rows of the slow path, whichever tier reads them.
+"""Decoding many messages at a time: every tier produces the same rows as the slow path.
 
 `test_wire_messages.py` compares the slow path with azure-eventhub's own decoder.
 """
@@ -40,7 +40,7 @@ from tests.eventhub.encodings import (
 
 NEVER = 10**6
 
-#: Decoders of partition 0 whose fast tiers read where that pays, and wherever there is one message.
+#: Decoders for partition 0 whose fast tiers are used where that pays off, or always.
 DECODERS = {
     "where it pays": partial(Decoder, "0"),
     "everywhere": partial(Decoder, "0", few=1, many=1),
@@ -50,18 +50,18 @@ DECODERS = {
 
 @pytest.fixture(scope="module", params=DECODERS)
 def make(request: pytest.FixtureRequest) -> partial[Decoder]:
-    """Makes a decoder."""
+    """Creates a decoder."""
     return DECODERS[request.param]
 
 
 def one_at_a_time(sent: list[bytes], json_properties: bool = False) -> Rows:
-    """The rows of the slow path."""
+    """The rows that the slow path produces."""
     return Decoder("0", json_properties, few=NEVER, many=NEVER).record_batch(in_buffer(sent))
 
 
 @st.composite
 def shapes(draw: st.DrawFn) -> list[bytes]:
-    """Up to 40 messages of one shape: the service's values differ from one to the next, and the sender's may."""
+    """Up to 40 messages of one shape: the service's values differ between messages, and the sender's can differ."""
     names = [b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"]
     optional = [b"x-opt-sequence-number-epoch", b"x-opt-partition-key", b"x-opt-publisher", b"x-own"]
     names += draw(st.lists(st.sampled_from(optional), unique=True))
@@ -99,7 +99,7 @@ def shapes(draw: st.DrawFn) -> list[bytes]:
     return made
 
 
-#: Neither compound nor described.
+#: Values that are neither compound nor described.
 SIMPLE = (
     *(text(raw, code, wide) for raw in ("größe".encode(), b"\xff") for code in (0xA0, 0xA1, 0xA3) for wide in (0, 1)),
     *(bytes((code,)) for code in (0x40, 0x41, 0x42, 0x43, 0x44)),
@@ -112,7 +112,7 @@ SIMPLE = (
 
 
 def usual(number: int, kind: str) -> bytes:
-    """A message of the `kind` that nearly all messages of a batch have, in a hub that is promoted halfway."""
+    """A message of the `kind` that nearly all messages in a batch have; the hub is promoted halfway."""
     value = SIMPLE[number % len(SIMPLE)]
     own = text(b"x-%d" % number, 0xA3) + value + text(b"subject", 0xA3) + text(b"s") if "unlike" in kind else b""
     pairs = own + service_annotations(number, epoch=b"\x54\xff" if number < 1200 else b"\x54\x00")
@@ -126,7 +126,7 @@ def usual(number: int, kind: str) -> bytes:
 
 
 def odd(pairs: bytes = b"", count: int = 0, rest: bytes = b"", sequence_number: bytes | None = None) -> bytes:
-    """A message with `count` more items in its annotations, and with the `rest` before its body."""
+    """A message with `count` extra annotations and with `rest` in front of its body."""
     annotations = compound(0xC1, SERVICE_ITEMS + count, pairs + service_annotations(3000, sequence_number))
     return section(0x72, annotations) + rest + section(0x75, text(b"body", 0xA0))
 
@@ -136,14 +136,14 @@ def application(count: int, pairs: bytes) -> bytes:
 
 
 def with_nulls(elements: int) -> bytes:
-    """A message with an array of nulls in each section, which share one bound."""
+    """A message with an array of nulls in every section; all share one limit."""
     array = compound(0xE0, elements, b"\x40")
     delivery = section(0x71, compound(0xC1, 2, text(b"d", 0xA3) + array))
     rest = section(0x73, compound(0xC0, 1, array)) + application(2, text(b"p") + array)
     return delivery + odd(text(b"x", 0xA3) + array, 2, rest) + delivery
 
 
-#: Pairs of a map that only the slow path reads.
+#: Map entries that only the slow path reads.
 NOT_SIMPLE = {
     "many": (140, b"".join(text(b"%d" % at) + long(at) for at in range(70))),
     "a key twice": (4, text(b"key") + text(b"one") + text(b"key", 0xA3) + text(b"two")),
@@ -153,7 +153,7 @@ NOT_SIMPLE = {
     "one item more than there is": (3, text(b"key") + text(b"value")),
 }
 
-#: The only message of its kind in a batch.
+#: Messages that are the only one of their kind in a batch.
 ODD = {
     "a named value twice": odd(text(b"x-opt-offset", 0xA3) + text(b"1"), 2),
     "an annotation named as a message property": odd(
@@ -188,7 +188,7 @@ GROUPS = st.one_of(
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """Messages of several shapes, some with other bytes than they were sent with, or cut off."""
+    """Messages of several shapes, some of them corrupted or truncated."""
     groups = draw(st.lists(GROUPS, max_size=3))
     sent = draw(st.permutations([message for group in groups for message in group]))
     for at in draw(st.lists(st.integers(0, len(sent) - 1), max_size=3)) if sent else []:
@@ -212,7 +212,7 @@ def test_rows_equal_those_of_the_slow_path(
 ) -> None:
     decoder, schema = make(json_properties, schema_of(columns)), schema_of(columns)
     some = data.draw(st.lists(st.sampled_from(sent), max_size=5)) if sent else []
-    for part in (sent, sent, some):  # from the second time on with templates
+    for part in (sent, sent, some):  # later passes use templates
         joined = data.draw(st.lists(st.integers(0, len(part) - 1), max_size=3, unique=True)) if part else []
         found = decoder.record_batch(in_buffer(part, data.draw(st.sampled_from([b"", b"\xffgap"])), joined))
         found.batch.validate(full=True)
@@ -224,7 +224,7 @@ def test_rows_equal_those_of_the_slow_path(
 
 @pytest.fixture
 def tiers(caplog: pytest.LogCaptureFixture) -> Callable[[], Counter[str]]:
-    """How many messages each tier has read since the last call, as it is logged."""
+    """The number of messages that each tier has read since the last call, according to the log."""
     caplog.set_level(logging.DEBUG, logger=decoder_module.__name__)
 
     def read() -> Counter[str]:
@@ -238,7 +238,7 @@ def tiers(caplog: pytest.LogCaptureFixture) -> Callable[[], Counter[str]]:
     return read
 
 
-def test_messages_of_one_shape_are_read_by_a_template(tiers: Callable[[], Counter[str]]) -> None:
+def test_messages_of_one_shape_are_read_with_a_template(tiers: Callable[[], Counter[str]]) -> None:
     sent, decoder = in_buffer([ordinary(number) for number in range(1000)]), Decoder("0", False)
     for tier in ("new template", "known template"):
         decoder.record_batch(sent)
@@ -262,7 +262,7 @@ def test_one_odd_message_does_not_slow_down_others(tiers: Callable[[], Counter[s
             assert tiers()["slow path"] <= 1, what
 
 
-def test_a_template_is_learned_from_the_first_bytes_alone() -> None:
+def test_template_is_learned_only_from_the_first_bytes() -> None:
     array = section(0x71, compound(0xE0, 255, b"\x40"))
     assert scan.learn(ordinary(7)) is not None
     for before in (array, section(0x71, b"\x45") * 300, section(0x70, compound(0xC0, 400, b"\x40" * 400, True)) * 3):

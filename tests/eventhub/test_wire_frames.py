@@ -1,4 +1,4 @@
-"""The frames that the client handles itself: what a peer may send, and what it costs."""
+"""Frames that the client handles itself: what a peer can send, and the cost of reading it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 @pytest.fixture
 def peak() -> Iterator[Callable[[], int]]:
-    """The most bytes that Python has allocated in the test."""
+    """The peak number of bytes that Python allocated in the test."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -110,7 +110,7 @@ SOUND = [
 
 
 def without_nulls(value: Any) -> Any:
-    """A list, and those in it, without the nulls at the end, as most servers send them. The client reads no source."""
+    """A list without trailing nulls, recursively, as most servers send it. The client ignores the source."""
     if isinstance(value, Described) and value.descriptor != 0x28:
         return Described(value.descriptor, without_nulls(value.value))
     if type(value) is not list:
@@ -125,7 +125,7 @@ def without_nulls(value: Any) -> Any:
 def test_valid_frames_are_decoded_as_by_the_client(performative: Any) -> None:
     sent = server.encode_frame(0, performative)
     assert decoded(sent) == decode_frame(memoryview(sent)[8:])
-    if sent[10] < 0x40:  # the client decodes no frames of SASL without all fields
+    if sent[10] < 0x40:  # the client does not decode SASL frames with omitted fields
         fields = codec.decode(sent, 11)[0]
         assert decoded(frame(sent[8:11] + codec.encode(without_nulls(fields)))) == decoded(sent)
 
@@ -147,7 +147,7 @@ def test_token_answers_and_heartbeats_are_decoded() -> None:
 
 @pytest.fixture(params=["a large frame", "an array"])
 def hostile(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """A peer that answers the first bytes of AMQP with what costs memory."""
+    """A peer that answers AMQP's first bytes with data that costs memory."""
     array = server.SASL_HEADER + HOSTILE["an array"][0]
     sent = array if request.param == "an array" else struct.pack(">IBBH", HUGE, 2, 0, 0)
 
@@ -182,7 +182,7 @@ def requests(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("call", [receives, sends, requests])
-def test_a_hostile_peer_costs_neither_memory_nor_time(
+def test_hostile_peer_costs_neither_memory_nor_time(
     hostile: Connection, call: Callable[[Connection], None], peak: Callable[[], int]
 ) -> None:
     with pytest.raises((TransientError, HubUnavailableError), match=r"a frame of \d+ bytes|an invalid AMQP frame"):
@@ -191,7 +191,7 @@ def test_a_hostile_peer_costs_neither_memory_nor_time(
 
 
 def test_has_frame_finds_a_buffered_frame() -> None:
-    """The socket has nothing more to read."""
+    """The socket has no more data to read."""
     ours, peer = socket.socketpair()
     with ours, peer:
         ours.settimeout(10)

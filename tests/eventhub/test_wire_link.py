@@ -72,7 +72,7 @@ def test_credit_covers_a_batch_and_no_more_than_requested(full: Emulator, handle
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_bounded_in_bytes(emulator: Emulator) -> None:
+def test_batch_size_in_bytes_is_limited(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [bytes(1_000_000)] * 20)
     with reading(address_of(emulator), prefetch=50) as reader:
@@ -87,7 +87,7 @@ def test_a_batch_is_bounded_in_bytes(emulator: Emulator) -> None:
 
 
 def write(emulator: Emulator, sent: bytes) -> None:
-    """Have the hub send these bytes."""
+    """Let the hub send these bytes."""
 
     def send() -> None:
         for peer in emulator._server.clients:
@@ -120,7 +120,7 @@ def test_invalid_bytes_are_one_clear_error(full: Emulator, sent: bytes, reason: 
         assert "\n" not in str(caught.value)
 
 
-# --- how it ends -------------------------------------------------------------------------------------------------
+# --- endings -----------------------------------------------------------------------------------------------------
 
 
 def test_events_before_an_error_are_returned_first(full: Emulator) -> None:
@@ -169,8 +169,8 @@ BODIES = [bytes(n % 2000) for n in range(3000)] + [bytes(range(256)) * (n // 256
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
 @pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "socket"])
-def test_the_rows_and_the_end_are_the_same_on_every_transport(tls: bool, websocket: bool) -> None:
-    """Without TLS deliveries are unsettled."""
+def test_rows_and_endings_are_the_same_on_every_transport(tls: bool, websocket: bool) -> None:
+    """Without TLS, deliveries are unsettled."""
     with Emulator({HUB: 1}, tls=tls, websocket_port=0, settled=tls) as emulator:
         emulator.append(HUB, 0, BODIES)
         port = emulator.websocket_port if websocket else emulator.port

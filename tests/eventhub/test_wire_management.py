@@ -27,13 +27,13 @@ from tests.raising import raises
 PARTITIONS = ["0", "1", "2"]
 
 
-#: In place of granting credit for requests to a hub.
+#: Replaces the granting of credit for requests to a hub.
 Grant = Callable[[IncomingLink], object]
 
 
 @pytest.fixture
 def granting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Grant], None]:
-    """Has a function called in place of granting credit for requests for properties."""
+    """Replaces the granting of credit for property requests with a function."""
     grant = IncomingLink._grant_credit
 
     def set_up(call: Grant) -> None:
@@ -46,7 +46,7 @@ def granting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Grant], None]:
     return set_up
 
 
-def test_requests_keep_to_the_credit_whenever_it_is_granted(
+def test_requests_respect_credit_whenever_it_is_granted(
     metadata: HubMetadata,
     clients: list[Connection],
     monkeypatch: pytest.MonkeyPatch,
@@ -60,7 +60,7 @@ def test_requests_keep_to_the_credit_whenever_it_is_granted(
             link._write_credit()
             link.session.connection.flush()
 
-        left.append(link._credit)  # negative if more is sent than was granted
+        left.append(link._credit)  # negative if more was sent than granted
         asyncio.get_running_loop().call_later(0.05, grant)
 
     monkeypatch.setattr(RequestEndpoint, "credit", 2)
@@ -93,7 +93,7 @@ def test_flood_of_unrequested_messages_is_an_error(emulator: Emulator, granting:
         metadata.partition_states(PARTITIONS)
 
 
-def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.add_hub(HUB, 3)
     answer, silent = RequestEndpoint.on_message, [True]
 
@@ -113,7 +113,7 @@ def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, monkeypa
 
 
 class Refused(Exception):
-    """The status of a response is an error."""
+    """The response has an error status."""
 
 
 def refusal(status: int, description: str) -> Exception:
@@ -127,7 +127,7 @@ RESPONSE = build_response(
 )
 
 
-def test_a_response_has_a_value_or_a_refusal() -> None:
+def test_response_contains_a_value_or_an_error_status() -> None:
     expected = {b"begin_sequence_number": 5, b"is_partition_empty": False}
     assert read_response(RESPONSE, refusal) == (b"0000002a", expected)
     refused = build_response("00000001", {"status-code": 404, "status-description": "no such entity"}, {})

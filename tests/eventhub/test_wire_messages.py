@@ -1,4 +1,4 @@
-"""AMQP from bytes: the same as by the client's own decoder, in any encoding; one clear error for invalid bytes."""
+"""Decoding AMQP: same results as the client's own decoder in any encoding, and one clear error for invalid bytes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def rows(*events: Event, json_properties: bool = False) -> list[dict[str, Any]]:
 
 @settings(deadline=None, max_examples=200)
 @given(st.one_of(messages(), contradictions()), st.booleans())
-def test_messages_are_decoded_as_by_the_client(message: bytes, json_properties: bool) -> None:
+def test_messages_are_decoded_like_the_client_does(message: bytes, json_properties: bool) -> None:
     expected = rows(decoded_by_client(message), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
 
 
 @given(VALUES)
-def test_the_end_of_a_value_is_found(value: bytes) -> None:
+def test_end_of_a_value_is_found(value: bytes) -> None:
     assert decode(value + b"\x41", 0, ArrayBudget(100))[1] == len(value)
 
 
@@ -63,7 +63,7 @@ def map_of(keys: list[bytes]) -> bytes:
     return compound(0xC1, 2 * len(keys), b"".join(key + b"\x40" for key in keys), True)
 
 
-#: Values that claim to be larger than they are, are too deep, or are none.
+#: Values that claim to be larger than they are, values that are nested too deeply, and invalid ones.
 HOSTILE = {
     "nothings": b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40",
     "too many": b"\xf0" + struct.pack(">II", 5, 1500) + b"\x40",
@@ -84,7 +84,7 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_invalid_values_are_one_error_without_allocating(what: str) -> None:
     message = with_property(HOSTILE[what])
-    rows(parse(with_property(b"\x45")))  # for what is imported or created once
+    rows(parse(with_property(b"\x45")))  # warm up imports and caches
     tracemalloc.start()
     with pytest.raises(UnreadableError, match=r"^it is not valid AMQP: .+$") as caught:
         parse(message)
@@ -99,7 +99,7 @@ def test_invalid_values_are_one_error_without_allocating(what: str) -> None:
     [compound(0xC0, 60_000, b"\x45" * 60_000), compound(0xE0, 60_000, b"\xa0" + bytes(60_000))],
     ids=["empty lists", "empty binary"],
 )
-def test_many_small_values_cost_memory_in_proportion(value: bytes) -> None:
+def test_many_small_values_cost_proportional_memory(value: bytes) -> None:
     message = with_property(value)
     tracemalloc.start()
     with contextlib.suppress(UnreadableError):
@@ -155,7 +155,7 @@ def test_annotations_are_found_after_an_unreadable_value(poison: bytes, known: t
         (b"amqp:amqp-value:*", 0x77, text(b"x")),
     ],
 )
-def test_sections_may_have_symbolic_descriptors(name: bytes, code: int, value: bytes) -> None:
+def test_sections_can_have_symbolic_descriptors(name: bytes, code: int, value: bytes) -> None:
     def named(name: bytes, value: bytes) -> bytes:
         return b"\x00" + text(name, 0xA3) + value
 
@@ -172,7 +172,7 @@ def test_sections_may_have_symbolic_descriptors(name: bytes, code: int, value: b
     ("encoded", "value"),
     [
         (b"\x74\x32\x80\x00\x01", Decimal(1)),
-        (b"\x74\x6c\xb8\x96\x7f", Decimal(9999999)),  # its significand needs the bits that are not encoded
+        (b"\x74\x6c\xb8\x96\x7f", Decimal(9999999)),  # its significand needs bits that are not encoded
         (b"\x74\x78\x00\x00\x00", Decimal("Infinity")),
         (b"\x74\xf8\x00\x00\x00", Decimal("-Infinity")),
         (b"\x84\xb1\xa0\x00\x00\x00\x00\x00\x0f", Decimal("-1.5")),
@@ -181,7 +181,7 @@ def test_sections_may_have_symbolic_descriptors(name: bytes, code: int, value: b
         (b"\x98" + bytes(range(16)), uuid.UUID(bytes=bytes(range(16)))),
     ],
 )
-def test_decimals_chars_and_uuids(encoded: bytes, value: object) -> None:
+def test_decimals_chars_and_uuids_are_decoded(encoded: bytes, value: object) -> None:
     assert decode(encoded, 0) == (value, len(encoded))
     assert parse(with_property(encoded))[2] == {b"p": value}
     assert decode(b"\x74\x7c\x00\x00\x00", 0)[0].is_nan()
@@ -205,13 +205,13 @@ def test_decimals_chars_and_uuids(encoded: bytes, value: object) -> None:
         (b"uri", text(b"https://host/a b"), "https://host/a b"),
     ],
 )
-def test_types_of_dotnet_are_readable(kind: bytes, value: bytes, shown: str) -> None:
+def test_dotnet_types_are_readable(kind: bytes, value: bytes, shown: str) -> None:
     event = parse(with_property(b"\x00" + text(b"com.microsoft:" + kind, 0xA3) + value))
     (row,) = record_batch([event], "0", json_properties=False).to_pylist()
     assert dict(row["properties"]) == {"p": shown}
 
 
-#: Keys of which a sender can choose many with the same hash.
+#: Kinds of keys for which a sender can choose many with the same hash.
 KEYS: dict[str, Callable[[int], bytes]] = {
     "numbers": lambda number: long(number << 40),
     "times": lambda number: timestamp(number << 40),
@@ -223,15 +223,15 @@ KEYS: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_map_may_have_any_number_of_keys(kind: str) -> None:
+def test_map_can_have_any_number_of_keys(kind: str) -> None:
     keys = map_of([KEYS[kind](number) for number in range(5000)])
     assert len(decode(keys, 0)[0]) == len(decode(b"\x00\x53\x99" + keys, 0)[0]) == 5000
     assert len(decode(compound(0xC0, 1, keys, True), 0)[0][0]) == 5000
 
 
-def test_senders_cannot_choose_colliding_keys() -> None:
-    """With hashes that are the same in all processes, as in Spark's workers, 82,000 keys took 5.5 s; so did small maps
-    with keys that are slow to compare."""
+def test_colliding_keys_do_not_slow_down_decoding() -> None:
+    """If hashes are equal in all processes, as in Spark's workers, 82,000 keys took 5.5 s, and so did small maps with
+    keys that are slow to compare."""
     program = (
         "from tests.eventhub.test_wire_messages import *\n"
         "texts = [text(b'key %d' % number) for number in range(65)]\n"
@@ -247,7 +247,7 @@ def test_senders_cannot_choose_colliding_keys() -> None:
     assert not set(one.stdout.split()) & set(other.stdout.split())
 
 
-def test_last_of_many_equal_properties_counts() -> None:
+def test_last_of_many_equal_properties_wins() -> None:
     names = [b"p%d" % number for number in range(5000)]
     pairs = b"".join(text(name) + text(b"first") for name in names)
     pairs += text(names[7], 0xA0) + text(b"last") + long(5) + text(b"of a number") + text(b"5") + text(b"of a text")

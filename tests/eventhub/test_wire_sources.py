@@ -1,4 +1,4 @@
-"""Reading a websocket returns only its data, however its frames are built and split."""
+"""Reading a websocket returns only its payload, however its frames are built and split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frame(data: bytes, kind: int = BINARY, *, last: bool = True, bits: int = 0, 
 
 
 class Peer:
-    """The other side of a websocket of the client's library, after the handshake."""
+    """The peer of a websocket of the client's library, after the handshake."""
 
     def __init__(self) -> None:
         self.socket, ours = socket.socketpair()
@@ -39,7 +39,7 @@ class Peer:
         self.sizes = iter(lambda: 1 << 16, 0)
 
     def read(self, count: int) -> bytes:
-        """Read until there are `count` bytes, by buffers of `sizes`."""
+        """Read `count` bytes into buffers of `sizes`."""
         found = bytearray()
         while len(found) < count:
             buffer = bytearray(next(self.sizes))
@@ -48,7 +48,7 @@ class Peer:
         return bytes(found)
 
     def sent(self) -> tuple[int, bytes]:
-        """Kind and data of the next frame that the client has sent."""
+        """The kind and the data of the next frame that the client sent."""
         head = self.socket.recv(2, socket.MSG_WAITALL)
         assert head[1] & 0x80, "a client masks what it sends"
         mask, data = (self.socket.recv(size, socket.MSG_WAITALL) for size in (4, head[1] & 0x7F))
@@ -81,7 +81,7 @@ def send_in_cuts(sock: socket.socket, stream: bytes, size: int) -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_payload_of_any_frames_in_any_pieces_is_the_stream(pieces: list[tuple[int, str]], seed: int) -> None:
+def test_payload_is_independent_of_frames_and_pieces(pieces: list[tuple[int, str]], seed: int) -> None:
     randomly, peer = random.Random(seed), Peer()
     try:
         stream, expected, pongs = b"", b"", list[tuple[int, bytes]]()
@@ -107,7 +107,7 @@ def test_payload_of_any_frames_in_any_pieces_is_the_stream(pieces: list[tuple[in
 
 
 @pytest.mark.parametrize("size", [126, 65_536])
-def test_the_head_of_a_frame_may_come_byte_by_byte(peer: Peer, size: int) -> None:
+def test_frame_header_can_arrive_byte_by_byte(peer: Peer, size: int) -> None:
     stream, found = frame(bytes(size)), 0
     with memoryview(bytearray(1 << 17)) as view:
         assert peer.source.read_into(view, 0.0) == 0, "nothing has come"
@@ -143,7 +143,7 @@ def test_invalid_server_frames_end_the_connection(peer: Peer, sent: bytes, why: 
 
 
 def test_close_notifies_the_peer_without_waiting(peer: Peer) -> None:
-    peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own would read on from here
+    peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own `close` would read on
     peer.read(400)
     read = list[int]()
     peer.websocket.recv_frame = lambda: read.append(1)

@@ -1,4 +1,4 @@
-"""Frames in buffers: every message is found once and in order, however it is framed and wherever the stream is cut."""
+"""Frames in buffers: every message is found once and in order, however it is framed and the stream is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.eventhub.encodings import compound, text
 CHANNEL, HANDLE, MAX_FRAME = 1, 3, 1 << 16
 
 
-#: Finders that compare frames of one size at once where that pays, and wherever there are two.
+#: Finders that compare frames of one size at once where that pays off, or always.
 FINDERS = {
     "where it pays": partial(Transfers, CHANNEL, HANDLE, MAX_FRAME),
     "everywhere": partial(Transfers, CHANNEL, HANDLE, MAX_FRAME, run_pays=2, run_pause=0),
@@ -26,12 +26,12 @@ FINDERS = {
 
 @pytest.fixture(scope="module", params=FINDERS)
 def make(request: pytest.FixtureRequest) -> partial[Transfers]:
-    """Makes a finder."""
+    """Creates a finder."""
     return FINDERS[request.param]
 
 
 def frame(body: bytes, channel: int = CHANNEL, extended: bytes = b"", kind: int = 0) -> bytes:
-    """`extended` is an extended header, of a multiple of four bytes."""
+    """A frame; `extended` is an extended header whose length is a multiple of four bytes."""
     return struct.pack(">IBBH", 8 + len(extended + body), 2 + len(extended) // 4, kind, channel) + extended + body
 
 
@@ -40,7 +40,7 @@ def transfer(fields: list[bytes], payload: bytes, wide: bool = False) -> bytes:
 
 
 def uint(value: int, form: int = 4) -> bytes:
-    """Encoded in 0, 1 or 4 bytes if `form` allows it."""
+    """An unsigned int encoded in 0, 1 or 4 bytes if `form` allows it."""
     if form == 0 and value == 0:
         return b"\x43"
     return bytes((0x52, value)) if form <= 1 and value < 256 else b"\x70" + struct.pack(">I", value)
@@ -49,7 +49,7 @@ def uint(value: int, form: int = 4) -> bytes:
 YES, NO, NULL = (b"\x41", b"\x56\x01"), (b"\x42", b"\x56\x00", b"\x40"), b"\x40"
 
 
-#: How several frames in a row are encoded: in wide lists, the form of integers, and the bytes of a tag.
+#: The encoding of consecutive frames: (wide lists, form of integers, bytes of a tag).
 Encoding = tuple[bool, int, int]
 ENCODINGS: st.SearchStrategy[Encoding] = st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 20))
 
@@ -64,7 +64,7 @@ def own(
     aborted: bool = False,
     first: bool = True,
 ) -> bytes:
-    """A frame of the delivery `number`."""
+    """A frame of delivery `number`."""
     wide, form, tag_size = encoding
     tag = text(bytes((number,)) * tag_size, 0xA0)
     identity = [uint(number, form), tag] if first or draw(st.booleans()) else [NULL, NULL]
@@ -87,7 +87,7 @@ def other_frame(kind: str, payload: bytes) -> bytes:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
-    """Frames, each with whether it is for the link, and the messages that they bring to it."""
+    """Frames with a flag whether they belong to the link, and the messages that they contain for it."""
     frames: list[tuple[bytes, bool]] = []
     messages: list[bytes] = []
     encoding = draw(ENCODINGS)

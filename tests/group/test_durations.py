@@ -1,4 +1,4 @@
-"""The rule for the group's lease duration."""
+"""How the group's lease duration is determined."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ EMPTY = Snapshot(GROUP, table=TableIdentity("one"))
 
 
 def group(*commits: float | None) -> Snapshot:
-    """Active members, by what a commit takes each in milliseconds."""
+    """Active members with these commit times in milliseconds."""
     rows = [Member(f"member-{number}", "1", number, commit_ms=commit) for number, commit in enumerate(commits)]
     return replace(EMPTY, members={row.id: row for row in rows})
 
 
-def test_each_member_must_be_able_to_commit_once_in_a_third() -> None:
+def test_every_member_can_commit_within_a_third_of_the_duration() -> None:
     assert needed(group(*[60.0] * 100)) == pytest.approx(60), "100 × 60 ms are 6 s of the line, 30 % of a third of 60 s"
     assert needed(group(20.0, 180.0)) == pytest.approx(2), "one member is far away"
     assert needed(group(*[0.5] * 200)) == pytest.approx(1), "a local disk"
 
 
-def test_unmeasured_members_count_as_the_average_and_leaving_ones_not() -> None:
+def test_unmeasured_members_count_as_average_and_leaving_members_do_not_count() -> None:
     assert needed(group(50.0, 150.0, None, None)) == pytest.approx(4)
     assert needed(group(None, None)) == needed(group()) == 0
     leaving = group(50.0, 50.0)
@@ -48,7 +48,9 @@ def test_duration_is_the_shortest_sufficient_step(configured: float, seconds: fl
 
 
 @pytest.mark.parametrize(("commit_ms", "stated", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
-def test_no_member_expires_earlier_than_the_group_needs(commit_ms: float | None, stated: int, seconds: float) -> None:
+def test_members_never_expire_earlier_than_the_group_needs(
+    commit_ms: float | None, stated: int, seconds: float
+) -> None:
     row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * stated, commit_ms=commit_ms)
     members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
     snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)

@@ -1,4 +1,4 @@
-"""The view of a group: which findings it makes of which state, by code and parameters."""
+"""The findings (code and parameters) in the view of a group for each state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def query(id: str, **values: Any) -> QueryRecord:
 
 
 def lease(partition: str, owner: str | None, waited: float = 1, **values: Any) -> Lease:
-    """Twenty events are unread, the oldest for `waited` seconds."""
+    """A lease with a backlog of twenty events, the oldest enqueued `waited` seconds ago."""
     lag = Lag(100, 120, ago(waited), ago(5))
     return replace(Lease(partition, owner, 3, 17, ago(3), ago(600), Position(99)), **{"lag": lag} | values)
 
@@ -47,7 +47,7 @@ def view(
     queries: Sequence[QueryRecord] = (query("ann"), query("bob")),
     **values: Any,
 ) -> GroupView:
-    """The view of a group of Ann and Bob."""
+    """The view of a group with the members Ann and Bob."""
     snapshot = Snapshot(
         Group.from_names("ns", "flights", "$Default"),
         7,
@@ -157,7 +157,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_state_has_exactly_its_finding(case: str) -> None:
+def test_state_yields_exactly_the_expected_finding(case: str) -> None:
     known, code, partitions, parameters = CASES[case]
     (found,) = known.findings
     assert (found.code, found.partitions, found.parameters) == (code, tuple(partitions), parameters)
@@ -168,7 +168,7 @@ def test_state_has_exactly_its_finding(case: str) -> None:
         assert (found in known.partition_findings(partition)) == (partition in found.partitions or not found.partitions)
 
 
-def test_every_kind_of_finding_has_a_case() -> None:
+def test_every_finding_code_is_covered() -> None:
     assert {code for _, code, _, _ in CASES.values()} == FINDINGS.keys()
 
 
@@ -202,7 +202,7 @@ def test_healthy_group_has_no_findings(healthy: GroupView) -> None:
     assert healthy.findings == []
 
 
-def test_the_worst_comes_first() -> None:
+def test_most_severe_finding_comes_first() -> None:
     known = view(
         lease("1", None, renewed_at_ms=ago(90)),
         lease("2", "eve", renewed_at_ms=ago(50)),
@@ -212,6 +212,6 @@ def test_the_worst_comes_first() -> None:
     assert [finding.code for finding in known.findings] == ["unowned", "behind", "stale_member"]
 
 
-def test_ranges_of_partitions() -> None:
+def test_partition_numbers_are_formatted_as_ranges() -> None:
     assert ranges(["3"]) == "partition 3"
     assert ranges(["0", "1", "2", "7", "x", "9", "10"]) == "partitions 0-2, 7, x, 9-10"

@@ -1,4 +1,4 @@
-"""Changes of owner in the history."""
+"""Ownership changes in the history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTED = Handover("bob", 30_000, 7)
         (None, None, {}, None),
     ],
 )
-def test_claim_from_another_owner_has_a_reason(
+def test_claim_from_another_owner_is_recorded_with_a_reason(
     owner: str | None, pin: Pin | None, evidence: dict[str, object], why: str | None
 ) -> None:
     lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=REQUESTED, pin=pin)

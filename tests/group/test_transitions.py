@@ -1,4 +1,4 @@
-"""Each transition's valid and invalid cases. `test_transitions_stateful` has what must hold whatever is done."""
+"""Valid and invalid cases of each transition. `test_transitions_stateful` tests the invariants."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TRANSFERRED = replace(PINNED, transfer=True)
 
 
 def group(**lease: Any) -> Snapshot:
-    """Ann, Bob and Cat, and partition 0, which Ann has owned since epoch 3 and read to 10, unless `lease` differs."""
+    """Ann, Bob and Cat, and partition 0, which Ann owns in epoch 3 and has read up to 10, unless `lease` differs."""
     fields: dict[str, Any] = {"owner": "ann", "epoch": 3, "renewal": 7, "checkpoint": READ_TO_TEN}
     members = {author.id: Member(author.id, author.incarnation, n) for n, author in enumerate((ANN, BOB, CAT))}
     leases = {"0": Lease("0", **(fields | lease))}
@@ -83,13 +83,13 @@ def with_lease(snapshot: Snapshot, lease: Lease) -> Snapshot:
 
 
 def after(snapshot: Snapshot, *transitions: Transition) -> Snapshot:
-    """The state after `transitions`, which must all be valid."""
+    """Apply `transitions`, which must all be valid, and return the new state."""
     outcome = apply(snapshot, transitions)
     assert not outcome.rejected
     return outcome.after
 
 
-def assert_refused(snapshot: Snapshot, transition: Transition, reason: str) -> None:
+def assert_rejected(snapshot: Snapshot, transition: Transition, reason: str) -> None:
     outcome = apply(snapshot, [transition])
     assert [refused.transition for refused in outcome.rejected] == [transition]
     assert reason in outcome.rejected[0].reason
@@ -122,7 +122,7 @@ def release(by: Author = ANN, epoch: int = 3) -> Release:
 
 
 def stall(by: str = "ann", epoch: int = 3, since_ms: int = 0, partition: str = "0") -> Stall:
-    """A task reports it, which is no member."""
+    """A stall reported by a task, which is not a member."""
     return Stall(by=Author(by, ""), at_ms=AT, partition=partition, epoch=epoch, since_ms=since_ms)
 
 
@@ -166,7 +166,7 @@ CANCEL = about_lease(CancelHandover, CAT, 3)
 END_TRANSFER = about_lease(EndTransfer, CAT, 3)
 HAND_OVER = about_lease(HandOver, ANN, 3)
 
-# --- refusals: state, transition, reason ---------------------------------------------------------------------------
+# --- rejected transitions: state, transition, reason ----------------------------------------------------------------
 
 FREE = group(owner=None)
 NEVER_READ = group(owner=None, epoch=0, renewal=0, checkpoint=None)
@@ -191,7 +191,7 @@ REFUSALS = {
         "owned by ann",
     ),
     "claim: handover cancelled since": (CANCELLED, claim(BOB, overdue_handover=TO_BOB), "owned by ann"),
-    # Bob took Ann's lease for expired; since then she has renewed it and Cat has requested its handover to Bob.
+    # Bob considered Ann's lease expired; since then, she has renewed it and Cat has requested a handover to Bob.
     "claim: expiry is no passed deadline": (
         after(group(), renew(), request(to="bob", by=CAT)),
         claim(BOB, unchanged_counter=EXPIRED),
@@ -247,8 +247,8 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("snapshot", "transition", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_rejected(snapshot: Snapshot, transition: Transition, reason: str) -> None:
-    assert_refused(snapshot, transition, reason)
+def test_invalid_transition_is_rejected(snapshot: Snapshot, transition: Transition, reason: str) -> None:
+    assert_rejected(snapshot, transition, reason)
 
 
 def test_first_of_two_conflicting_transitions_wins() -> None:
@@ -258,7 +258,7 @@ def test_first_of_two_conflicting_transitions_wins() -> None:
     assert (outcome.after.leases["0"].owner, outcome.after.leases["0"].checkpoint) == ("cat", Position(12, "12"))
 
 
-# --- effects on a lease: state, transitions, the fields of the lease that change -------------------------------------
+# --- effects on a lease: state, transitions, changed fields ----------------------------------------------------------
 
 TAKEN_AGAIN = {"epoch": 4, "renewal": 8, "renewed_at_ms": AT, "handover": None}
 TAKEN = {**TAKEN_AGAIN, "owned_since_ms": AT}
@@ -409,8 +409,10 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("snapshot", "transitions", "changes"), EFFECTS.values(), ids=EFFECTS.keys())
-def test_effect(snapshot: Snapshot, transitions: list[Transition], changes: dict[str, Any]) -> None:
-    """On partition 0; a change that is already so shows that it stays."""
+def test_transition_changes_only_the_expected_fields(
+    snapshot: Snapshot, transitions: list[Transition], changes: dict[str, Any]
+) -> None:
+    """Transitions on partition 0; an expected value equal to the old one means that the field must not change."""
     expected = replace(snapshot.leases["0"], **changes)
     assert after(snapshot, *transitions).leases["0"] == expected
 
@@ -433,7 +435,7 @@ def test_effect(snapshot: Snapshot, transitions: list[Transition], changes: dict
     ],
     ids=lambda value: "-".join(type(one).__name__ for one in value) if isinstance(value, list) else "",
 )
-def test_owner_keeps_a_begun_range_only_after_a_seek(transitions: list[Transition], still: bool) -> None:
+def test_owner_keeps_a_started_range_only_after_a_seek(transitions: list[Transition], still: bool) -> None:
     lease = after(group(owned_since_ms=7), *transitions).leases["0"]
     assert lease.still_owned(3, since_ms=7) is still
     assert lease.still_owned(3, since_ms=0) is (lease.epoch == 3), "where it is not known since when"
@@ -442,7 +444,7 @@ def test_owner_keeps_a_begun_range_only_after_a_seek(transitions: list[Transitio
 # --- effects on members and on the set of partitions -----------------------------------------------------------------
 
 
-def test_a_member_that_joins_is_the_youngest_also_if_it_joins_again_and_keeps_its_leases() -> None:
+def test_joining_member_becomes_the_youngest_and_keeps_its_leases() -> None:
     joined = after(group(), Join(by=STRANGER, at_ms=AT, host="host", max_owned=2), Join(by=NEW_ANN, at_ms=AT))
     assert joined.members["eve"] == Member("eve", "eve-1", 3, 0, AT, AT, "host", MemberState.ACTIVE, max_owned=2)
     assert joined.leases == group().leases
@@ -450,7 +452,7 @@ def test_a_member_that_joins_is_the_youngest_also_if_it_joins_again_and_keeps_it
 
 
 @pytest.mark.parametrize("by", [ANN, OPERATOR])
-def test_a_member_is_drained_by_itself_or_by_an_operator_and_does_not_lead(by: Author) -> None:
+def test_member_drained_by_itself_or_an_operator_does_not_lead(by: Author) -> None:
     drained = after(group(), drain("ann", by))
     assert drained == with_member(group(), "ann", state=MemberState.LEAVING)
     assert drained.leader == "bob"
@@ -458,7 +460,7 @@ def test_a_member_is_drained_by_itself_or_by_an_operator_and_does_not_lead(by: A
     assert after(drained, drain("ann", by, undo=True)) == group()
 
 
-def test_a_heartbeat_renews_the_member_and_not_its_leases_and_keeps_the_last_load() -> None:
+def test_heartbeat_renews_only_the_member_and_keeps_its_last_load() -> None:
     load = MemberLoad(120.0, 7.0, 1.5, 0.4)
     renewed = after(group(), Heartbeat(by=ANN, at_ms=AT, load=load), Heartbeat(by=ANN, at_ms=AT))
     assert renewed == with_member(group(), "ann", renewal=2, renewed_at_ms=AT, load=load)
@@ -466,30 +468,30 @@ def test_a_heartbeat_renews_the_member_and_not_its_leases_and_keeps_the_last_loa
 
 
 @pytest.mark.parametrize("end", [Leave(by=ANN, at_ms=AT), forget()], ids=["leave", "forget"])
-def test_a_member_that_left_or_was_forgotten_keeps_its_leases_until_they_expire(end: Transition) -> None:
+def test_leases_of_a_departed_member_stay_until_they_expire(end: Transition) -> None:
     gone = after(group(), end)
     assert gone.members.keys() == {"bob", "cat"}
     assert gone.leases == group().leases
 
 
-def test_added_partitions_have_no_owner_and_are_in_order() -> None:
+def test_added_partitions_are_unowned_and_in_order() -> None:
     added = after(group(), add("10", "2", "0", "blue"), add("0", "1", checkpoint=FIRST))
     assert list(added.leases) == ["0", "1", "2", "10", "blue"]
     assert added.leases["0"] == group().leases["0"], "a known partition does not change"
     assert (added.leases["10"], added.leases["1"]) == (Lease("10"), Lease("1", checkpoint=FIRST))
 
 
-# --- queries, by the lineage of their checkpoint ---------------------------------------------------------------------
+# --- queries, keyed by the lineage of their checkpoint ---------------------------------------------------------------
 
 
 def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> Join:
     return Join(by=author, at_ms=AT, lineage=lineage, batch=batch, host="here", **more)
 
 
-def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
+def test_query_is_recorded_and_its_runs_are_counted() -> None:
     first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
     assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
-    assert_refused(first, run_of(STRANGER), "eve has joined already")
+    assert_rejected(first, run_of(STRANGER), "eve has joined already")
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
@@ -513,14 +515,14 @@ def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     assert after(running, later).leases["0"].owned_since_ms == AT, "its own leases stay its own"
     taken = after(running, replace(later, lineage="other"))
     assert (taken.leases["0"].owner, taken.leases["0"].owned_since_ms) == ("eve", AT + 1)
-    assert_refused(taken, renew(STRANGER), "a later process joined as eve")
+    assert_rejected(taken, renew(STRANGER), "a later process joined as eve")
 
 
-def test_the_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
+def test_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
     state = after(group(), replace(run_of(STRANGER, "running"), at_ms=AT - 9))
     for number in range(1000):
         author = Author(f"job-{number}", "1")
-        # A fast clock by itself has none forgotten.
+        # A fast clock alone must not cause a query to be forgotten.
         job = Join(by=author, at_ms=AT + number * 10**9, lineage=f"l{number}")
         state = after(state, job, Leave(by=author, at_ms=AT))
         assert len(state.queries) == min(number + 2, 1000)
@@ -537,20 +539,20 @@ def test_hub_of_a_table_is_recorded_once() -> None:
     assert (known.table, known.leases) == (TableIdentity("t1", 7), leases)
     assert after(known, first) is known
     other = replace(first, created_ms=9)
-    assert_refused(known, other, "the table contains positions of another event hub")
+    assert_rejected(known, other, "the table contains positions of another event hub")
     moved = after(known, replace(other, moved=True))
     assert (moved.table, moved.leases["5"].lag) == (TableIdentity("t1", 9), None)
     assert after(known, replace(first, moved=True)).leases == leases
 
 
-def test_latest_is_one_moment_for_the_whole_group() -> None:
+def test_latest_is_the_same_moment_for_the_whole_group() -> None:
     read, ends = Lease("4", checkpoint=READ_TO_TEN), dict.fromkeys("456", Position(70))
     table = replace(group(), leases={"4": read, "5": Lease("5"), "7": Lease("7")}, table=TableIdentity("t1"))
     first = RecordLatest(by=ANN, at_ms=AT, latest_ms=70, ends=ends)
     started = after(table, first)
     assert started.table == TableIdentity("t1", latest_ms=70)
     assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}
-    assert_refused(started, replace(first, latest_ms=90), "the group started before")
+    assert_rejected(started, replace(first, latest_ms=90), "the group started before")
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
-    assert_refused(started, replace(claim, latest_ms=90), "does not match the group's first start")
+    assert_rejected(started, replace(claim, latest_ms=90), "does not match the group's first start")
     assert after(started, claim).leases["7"].checkpoint == Position(3)

@@ -1,5 +1,5 @@
-"""Several members that act on stale snapshots of one group: what must hold whatever they do. What an observer finds,
-who looks now and then, equals the plain definition."""
+"""Invariants of a group whose members act on stale snapshots. The expired leases found by an occasional observer equal
+those of a plain definition."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from tests.lease_table.store_conformance import GROUP
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])
 WITHOUT_EVIDENCE = [CancelHandover, Defend, EndTransfer, Steal, Renew, Release, HandOver]
-CLOCK = st.integers(0, 2**20)  # wall clocks are arbitrary: none is ever compared, but by an observer's cold start
+CLOCK = st.integers(0, 2**20)  # wall clocks are arbitrary, because only an observer's cold start compares them
 OPERATOR = Author("operator", "")
 DURATION, TENURE = 30.0, 100.0
 
 
 @dataclass
 class Plain:
-    """The definition: when each value was first seen, and whether that was at the first look."""
+    """The plain definition: when each value was first read, and whether that was in the first read."""
 
     seen: dict[tuple[str, str], tuple[object, float, bool]] = field(default_factory=dict)
     begun: bool = False
@@ -83,8 +83,8 @@ class Plain:
 
 
 class SeveralMembers(RuleBasedStateMachine):
-    """Each process (an incarnation of a member) acts on the snapshot of its last read, however old; the result of a
-    commit counts as a read. Fenced processes continue acting."""
+    """A process (an incarnation of a member) acts on the snapshot from its last read, however old; a commit's result
+    counts as a read. Fenced processes continue to act."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,13 +103,13 @@ class SeveralMembers(RuleBasedStateMachine):
         for name in ("ann", "bob", "cat"):
             self.start_process(name, 0)
 
-    # what the processes do
+    # actions of processes
 
     @precondition(lambda self: len(self.seen) < 5)
     @rule(name=NAMES, at_ms=CLOCK)
     def start_process(self, name: str, at_ms: int) -> None:
-        """Start a process with the id `name`, which fences the others of that id."""
-        author = Author(name, f"{name}-{9 - len(self.seen)}")  # incarnations have no order
+        """Start a process with the id `name`, which fences earlier processes with that id."""
+        author = Author(name, f"{name}-{9 - len(self.seen)}")  # incarnations are unordered
         self.seen[author] = self.truth
         self.write(Join(by=author, at_ms=at_ms))
         self.fenced |= {other for other in self.seen if other.id == name} - {author}
@@ -120,7 +120,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, start=st.none() | st.integers(-1, 5))
     def claim(self, data: st.DataObject, at_ms: int, partition: str, start: int | None) -> None:
-        """Claim with or without evidence, whether the partition looks free or not."""
+        """Claim a partition with or without evidence, whether or not it seems free."""
         by = self.any_process(data)
         lease = self.seen[by].leases[partition]
         unchanged = data.draw(st.sampled_from([None, lease.counter]))
@@ -147,7 +147,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10))
     def checkpoint(self, data: st.DataObject, at_ms: int, partition: str, sequence_number: int) -> None:
-        """A process writes checkpoints only for leases that it has seen as its own."""
+        """Write a checkpoint, which a process does only for leases that it owned at its last read."""
         by = self.any_process(data)
         lease = self.seen[by].leases[partition]
         if lease.owner == by.id:
@@ -156,7 +156,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
     def stall(self, data: st.DataObject, at_ms: int, partition: str) -> None:
-        """A task of any process reports that the partition stalls, as of any look; nobody's checkpoint of it counts."""
+        """Let a task of any process report a stall, based on any read; this is not a checkpoint."""
         seen = self.seen[self.any_process(data)].leases[partition]
         if seen.owner is None:
             return
@@ -198,7 +198,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10), force=st.booleans())
     def seek(self, at_ms: int, partition: str, sequence_number: int, force: bool) -> None:
-        """Seek forward or back; what processes write from an earlier look is refused."""
+        """Seek forward or back; writes based on an earlier read are rejected."""
         owner = self.truth.leases[partition].owner
         done = self.write(
             Seek(by=OPERATOR, at_ms=at_ms, partition=partition, position=Position(sequence_number), force=force)
@@ -207,7 +207,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
     def leave_or_be_forgotten(self, data: st.DataObject, at_ms: int, name: str) -> None:
-        """Leave, or forget another member; who is gone joins again unless its id is taken."""
+        """Leave or forget another member; a member that is gone rejoins unless its id is taken."""
         by = self.any_process(data)
         if by.id == name:
             self.write(Leave(by=by, at_ms=at_ms))
@@ -219,7 +219,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
     @rule(data=st.data(), at_ms=CLOCK, partitions=st.lists(PARTITIONS, min_size=1))
     def add_partitions(self, data: st.DataObject, at_ms: int, partitions: list[str]) -> None:
-        """Add partitions from their first event; those that exist keep their checkpoint."""
+        """Add partitions from their first event; existing ones keep their checkpoints."""
         self.write(
             AddPartitions(by=self.any_process(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
         )
@@ -251,7 +251,7 @@ class SeveralMembers(RuleBasedStateMachine):
             p: seen["handover", p][1] for p in pending
         }
 
-    # what must hold
+    # invariants
 
     def any_process(self, data: st.DataObject) -> Author:
         return data.draw(st.sampled_from(list(self.seen)))

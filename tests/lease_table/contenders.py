@@ -18,12 +18,12 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.lease_table.contract import LeaseStore, commit
 
-#: Opens another handle on one and the same store. It can be pickled where contenders are processes.
+#: Opens another handle on the same store. Must be picklable if contenders are processes.
 Opening = Callable[[], LeaseStore]
 
 CONTENDERS = 4
 
-#: Attempts of a commit: that number of consecutive lost races is no accident.
+#: Attempts of a commit: that many consecutive lost races are not an accident.
 ATTEMPTS = 200
 
 _start_line: threading.Barrier | None = None
@@ -32,7 +32,7 @@ _start_line: threading.Barrier | None = None
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Executor]:
     """Processes as contenders."""
-    spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
+    spawn = multiprocessing.get_context("spawn")  # a fork would lose delta-rs's threads
     with ProcessPoolExecutor(CONTENDERS, spawn, _line_up, (spawn.Barrier(CONTENDERS),)) as pool:
         yield pool
 
@@ -45,7 +45,7 @@ def threads() -> Iterator[Executor]:
 
 
 def _line_up(barrier: Any) -> None:
-    """Initializes a contender's thread or process: the contenders wait for each other at `barrier`."""
+    """Initializer of a contender's thread or process: the contenders wait for one another at `barrier`."""
     global _start_line
     _start_line = barrier
 
@@ -56,7 +56,7 @@ def wait_for_the_others() -> None:
 
 
 def create_group(opening: Opening, group: Group) -> Group | None:
-    """Create the group. Returns the existing group; None if it is another one."""
+    """Create the group. Returns the group in the store, or None if that is another group."""
     wait_for_the_others()
     with opening() as store:
         try:
@@ -67,7 +67,7 @@ def create_group(opening: Opening, group: Group) -> Group | None:
 
 
 def claim_all(opening: Opening, me: Author) -> list[str]:
-    """Claim free partitions one by one, in random order, until none is left. Returns the won partitions."""
+    """Claim free partitions one by one in random order until none is left; returns the claimed partitions."""
     won = []
     with opening() as store:
         snapshot = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS).after

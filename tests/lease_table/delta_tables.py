@@ -15,17 +15,17 @@ from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.lease_table.store_conformance import BOB, committed
 
-#: Old enough for every file that may be removed.
+#: An age at which every removable file is removed.
 HOUR_AGO = time.time() - 3700
 
 
 def change(number: int) -> OwnershipChange:
-    """An entry of the history; `number` is its time and its epoch."""
+    """A history entry whose time and epoch are `number`."""
     return OwnershipChange(number, "0", "Claim", None, "ann", number, None, "ann")
 
 
 def commit_by_bob(uri: str) -> None:
-    """A commit through a handle of its own."""
+    """Commit through a separate handle."""
     with DeltaStore(uri) as store:
         committed(store, Heartbeat(by=BOB, at_ms=9))
 

@@ -1,4 +1,4 @@
-"""Foreign files, with common names of engines and people."""
+"""Foreign files with names that engines and people commonly use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lease_table.store_conformance import GROUP
 
 OLD, NEW = "0dab2fc0-bfdc-4e57-aa87-6417aec08108", "1dab2fc0-bfdc-4e57-aa87-6417aec08109"
 
-#: By what writes them; `{id}` is a random one.
+#: Writer → file names; `{id}` is a random id.
 NAMES = {
     "Spark": "part-00000-{id}-c000.snappy.parquet",
     "a task of Spark": "_temporary/0/task_{id}/part-00000-{id}-c000.snappy.parquet",
@@ -41,7 +41,7 @@ NAMES = {
 
 def put(folder: Folder, below: str, id: str) -> dict[str, bytes]:
     """Write files with all these names into the folder `below`; returns path → content. One is a later copy of a lease
-    table."""
+    table's file."""
     paths = {f"{below}{name.format(id=id)}": f"{who} {id}".encode() for who, name in NAMES.items()}
     later = {"0": Lease("0", "eve", 999_999, 1, checkpoint=Position(999_999))}
     paths[f"{below}{id}.parquet"] = encode(to_table(replace(Snapshot(GROUP), leases=later)))
@@ -51,7 +51,7 @@ def put(folder: Folder, below: str, id: str) -> dict[str, bytes]:
 
 
 def write(folder: Folder, path: str, content: bytes) -> None:
-    """Write a file, also under names that obstore refuses on a disk."""
+    """Write a file, even under names that obstore rejects on a disk."""
     if folder.is_local:
         file = Path(folder.uri, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def write(folder: Folder, path: str, content: bytes) -> None:
 
 
 def contents(folder: Folder, paths: dict[str, bytes]) -> dict[str, bytes]:
-    """The present contents of `paths`."""
+    """The current contents of `paths`."""
     found = dict[str, bytes]()
     for path in paths:
         try:

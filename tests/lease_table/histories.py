@@ -1,4 +1,4 @@
-"""A history that cannot be written, although the lease table can."""
+"""Makes a history unwritable while the lease table remains writable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arbitrary snapshots."""
+"""Hypothesis strategies for snapshots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _longs = st.integers(-(2**63), 2**63 - 1)
-_counters = st.integers(-(2**63), 2**62 - 1)  # higher ones are refused
+_counters = st.integers(-(2**63), 2**62 - 1)  # higher values are rejected
 _rising = st.integers(0, 2**62 - 1)
 _times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 _positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
@@ -85,7 +85,7 @@ _queries = st.builds(
 
 @st.composite
 def snapshots(draw: st.DrawFn, group: Group) -> Snapshot:
-    """Any state of `group` that the model can express."""
+    """All states of `group` that the model can express."""
     found = {lease.partition: lease for lease in draw(st.lists(_unclaimed | _claimed, max_size=6))}
     leases = {partition: found[partition] for partition in sorted(found, key=partition_order)}
     members = {member.id: member for member in draw(st.lists(_members, max_size=4))}

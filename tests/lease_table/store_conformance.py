@@ -1,5 +1,5 @@
-"""Requirements on every lease store. A backend's tests inherit one of the two classes and open a store; a
-fixture `contenders` is threads or processes."""
+"""Requirements on every lease store. A backend's tests inherit one of the two classes and open a store; the fixture
+`contenders` provides threads or processes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FIRST = Position(-1)
 
 
 class StoreConformance(ABC):
-    """What every store must do, also a container whose partitions stand alone: see `LeaseStore`."""
+    """Requirements on every store, including a container that stores partitions separately: see `LeaseStore`."""
 
     capabilities = LEASE_TABLE
 
     @abstractmethod
     def opening(self, tmp_path: Path) -> Opening:
-        """How to open a store that has not been created yet; the same for each handle on it."""
+        """Opens handles on the same store, which has not been created yet."""
 
     @pytest.fixture
     def new(self, tmp_path: Path) -> Opening:
@@ -47,13 +47,13 @@ class StoreConformance(ABC):
         return self.opening(tmp_path)
 
     def content(self, snapshot: Snapshot) -> object:
-        """What every handle on the store finds."""
+        """The content that every handle on the store reads."""
         if self.capabilities.members:
             return snapshot
         return {partition: (lease.owner, lease.checkpoint) for partition, lease in snapshot.leases.items()}
 
     def joined(self, store: LeaseStore, author: Author) -> LeaseStore:
-        """`store` with `author` as a member."""
+        """Join `store` as `author`; returns the store."""
         if not self.capabilities.members:
             committed(store, Join(by=author, at_ms=1))
         return store
@@ -106,7 +106,7 @@ class StoreConformance(ABC):
         with new() as store:
             assert store.read().group in found
 
-    def test_create_for_another_group_is_refused(self, mine: LeaseStore) -> None:
+    def test_create_for_another_group_is_rejected(self, mine: LeaseStore) -> None:
         other, before = replace(GROUP, consumer_group="other"), mine.read()
         with pytest.raises(StoreFormatError) as refusal:
             mine.create(other)
@@ -114,7 +114,7 @@ class StoreConformance(ABC):
         assert str(GROUP) in str(refusal.value)
         assert str(other) in str(refusal.value)
 
-    def test_a_store_that_was_never_created_is_neither_read_nor_written(self, new: Opening) -> None:
+    def test_uncreated_store_is_neither_read_nor_written(self, new: Opening) -> None:
         with new() as store:
             with pytest.raises(StoreUnavailableError):
                 store.read()
@@ -151,7 +151,7 @@ class StoreConformance(ABC):
 
     # contention
 
-    def test_each_partition_is_claimed_exactly_once(self, new: Opening, contenders: Executor) -> None:
+    def test_every_partition_is_claimed_exactly_once(self, new: Opening, contenders: Executor) -> None:
         partitions = [str(number) for number in range(32)]
         with new() as store:
             start = filled(store, ANN, partitions=partitions)
@@ -167,12 +167,12 @@ class StoreConformance(ABC):
 
 
 class LeaseTableConformance(StoreConformance):
-    """What a store that keeps all must do besides."""
+    """Additional requirements on a store that keeps every field."""
 
     def test_stale_write_is_rejected(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         base = mine.read()
         newest = theirs.write(theirs.read(), with_owner(base, "bob"))
-        for _ in range(3):  # neither a refusal nor a look makes the next attempt succeed
+        for _ in range(3):  # neither a rejection nor a read makes the next attempt succeed
             with pytest.raises(ConflictError):
                 mine.write(base, with_owner(base, "ann"))
             assert theirs.read() == mine.read() == newest
@@ -188,7 +188,7 @@ class LeaseTableConformance(StoreConformance):
         assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
         assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
 
-    def test_the_largest_group_is_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+    def test_largest_group_can_be_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         leases = {str(n): Lease(str(n), f"owner-{n % 200}", n, checkpoint=Position(n, str(n))) for n in range(2_000)}
         members = {f"owner-{n}": Member(f"owner-{n}", f"{n}", n) for n in range(200)}
         base = mine.read()
@@ -214,7 +214,7 @@ def filled(
     owned: Sequence[str] = (),
     group: Group = GROUP,
 ) -> Snapshot:
-    """Create the store of `group`, with `partitions` whose checkpoints are `at`; the first member owns the `owned`."""
+    """Create the store of `group` with `partitions` checkpointed at `at`; the first member owns `owned`."""
     store.create(group)
     joins = [Join(by=member, at_ms=1) for member in members]
     add = AddPartitions(by=members[0], at_ms=1, partitions=tuple(partitions), checkpoint=at)
@@ -222,14 +222,14 @@ def filled(
 
 
 def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
-    """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
+    """Commit `transitions`, which must all be accepted, on `base` or the newest snapshot; returns the new snapshot."""
     outcome = commit(store, base or store.read(), transitions)
     assert (outcome.accepted, outcome.rejected) == (transitions, ())
     return outcome.after
 
 
 def with_owner(snapshot: Snapshot, owner: str) -> Snapshot:
-    """`snapshot` with partition 0 owned by `owner`."""
+    """`snapshot` with `owner` as the owner of partition 0."""
     leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], owner=owner)}
     return replace(snapshot, leases=MappingProxyType(leases))
 

@@ -1,4 +1,4 @@
-"""The scheme of a location picks the backend."""
+"""A location's scheme selects the backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
 
 
-def test_unknown_scheme_is_refused_with_the_supported_ones() -> None:
+def test_error_for_an_unknown_scheme_lists_the_supported_ones() -> None:
     allowed = re.compile("^a path, or an address that begins with file://.*s3://")
     with raises(OptionError, "EHB_OPTION_INVALID", value="'memory://x'", allowed=allowed) as caught:
         open_store("memory://x")
@@ -40,7 +40,7 @@ def test_unknown_scheme_is_refused_with_the_supported_ones() -> None:
         ("http://127.0.0.1:10000/devstoreaccount1/container", BlobStore),
     ],
 )
-def test_address_of_a_container_selects_the_blob_store(location: str, backend: type[LeaseTable]) -> None:
+def test_container_address_selects_the_blob_store(location: str, backend: type[LeaseTable]) -> None:
     with open_store(location, {"account_key": "a2V5"}) as store:
         assert isinstance(store, backend)
     assert capabilities(location) is backend.capabilities

@@ -1,4 +1,4 @@
-"""Names and metadata of the blobs, as each SDK writes them."""
+"""Names and metadata of blobs as the SDKs write them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUP = Group.from_names("NS.servicebus.windows.net", "Hub", "$Default")
 
 @pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
 @pytest.mark.parametrize("kind", BlobKind)
-def test_names_are_those_of_the_sdks_in_lower_case_and_read_back(group: Group, kind: BlobKind) -> None:
+def test_blob_names_match_the_sdks_in_lower_case_and_parse_back(group: Group, kind: BlobKind) -> None:
     name = blob_name(group, kind, "A")
     assert name == f"ns.servicebus.windows.net/hub/$default/{kind.value}/a"
     assert parse_name(GROUP, name) == (kind, "a")
@@ -55,12 +55,14 @@ def test_foreign_blobs_are_ignored(rest: str) -> None:
         ({"ownerid": "", "epoch": "1"}, (None, 1)),
     ],
 )
-def test_an_ownership_of_any_sdk(metadata: dict[str, str] | None, expected: tuple[str | None, int | None]) -> None:
+def test_ownerships_of_all_sdks_are_read(
+    metadata: dict[str, str] | None, expected: tuple[str | None, int | None]
+) -> None:
     assert (owner(metadata), epoch(metadata)) == expected
 
 
 @pytest.mark.parametrize("name", ["ann", None])
-def test_an_ownership_is_read_back(name: str | None) -> None:
+def test_written_ownership_is_read_back(name: str | None) -> None:
     written = ownership_metadata(name, 3)
     assert written == {"ownerid": name or "", "epoch": "3"}
     assert (owner(written), epoch(written)) == (name, 3)
@@ -85,7 +87,7 @@ def test_an_ownership_is_read_back(name: str | None) -> None:
         (None, StoredCheckpoint()),
     ],
 )
-def test_a_checkpoint_of_any_sdk(metadata: dict[str, str] | None, expected: StoredCheckpoint) -> None:
+def test_checkpoints_of_all_sdks_are_read(metadata: dict[str, str] | None, expected: StoredCheckpoint) -> None:
     found = checkpoint(metadata)
     number = expected.sequence_number
     assert found == expected
@@ -102,13 +104,13 @@ def test_both_keys_are_written_and_read_back(position: Position) -> None:
     assert found.offset == (position.offset or ("-1" if position.sequence_number < 0 else None))
 
 
-def test_the_groups_of_a_container() -> None:
+def test_groups_in_a_container_are_listed() -> None:
     other = Group.from_names("ns2", "hub", "group")
     names = [blob_name(GROUP, BlobKind.OWNERSHIP, "0"), blob_name(GROUP, BlobKind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
     assert groups([*names, blob_name(other, BlobKind.CHECKPOINT, "0")]) == {GROUP, other}
 
 
-def test_the_namespace_of_a_groups_blobs() -> None:
+def test_namespace_in_blob_names_is_detected() -> None:
     """Without the port in Java, .NET and JavaScript; with it in Python and Go."""
     assert blob_group(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
     assert blob_group(GROUP, None) == GROUP

@@ -1,4 +1,4 @@
-"""A lease table that others have changed or replaced, or that a crash has damaged: it is read or refused."""
+"""A lease table that was changed or replaced by others or damaged by a crash is either read or rejected."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Rows = list[dict[str, Any]]
 
 COMMITS = 25
 
-#: After which of them the leader has tidied up, which writes a checkpoint of the log.
+#: The commit after which the leader ran maintenance, which writes a checkpoint of the log.
 TIDIED = (8, 18)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A lease table of ann's with two partitions, of which the first has been read up to sequence number 24."""
+    """ann's lease table with two partitions, the first checkpointed at sequence number 24."""
     with DeltaStore(str(tmp_path / "leases")) as store:
         filled(store, ANN, owned=("0", "1"))
         for number in range(COMMITS):
@@ -77,19 +77,19 @@ def cut_lines(file: Path, kept: int) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:kept]))
 
 
-def log_of_a_commit_to_come(table: Path, content: str = '{"commitInfo":{') -> None:
+def write_next_log_file(table: Path, content: str = '{"commitInfo":{') -> None:
     (table / "_delta_log" / f"{int(newest_log(table).stem) + 1:020}.json").write_text(content)
 
 
 def protocol(writer: list[str], reader: list[str]) -> Change:
-    """Another engine turns on these features."""
+    """Another engine enables these features."""
     reads: dict[str, Any] = {"minReaderVersion": 3, "readerFeatures": reader} if reader else {"minReaderVersion": 1}
     action = {"protocol": {**reads, "minWriterVersion": 7, "writerFeatures": writer}}
-    return lambda table: log_of_a_commit_to_come(table, json.dumps(action))
+    return lambda table: write_next_log_file(table, json.dumps(action))
 
 
 def with_rows(change: Callable[[Rows], Rows]) -> Change:
-    """The newest data file has other rows, without a commit."""
+    """Change the rows in the newest data file without a commit."""
 
     def write(table: Path) -> None:
         file = newest_data(table)
@@ -99,12 +99,12 @@ def with_rows(change: Callable[[Rows], Rows]) -> Change:
 
 
 def with_values(rows_of: str, **values: object) -> Change:
-    """The rows of this kind have other values, without a commit."""
+    """Change values in the rows of this kind without a commit."""
     return with_rows(lambda rows: [row | values if row["kind"] == rows_of else row for row in rows])
 
 
 def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -> Change:
-    """Somebody's own program writes the table, whatever its columns."""
+    """A foreign program rewrites the table with arbitrary columns."""
 
     def write(table: Path) -> None:
         rows = change(DeltaTable(table).to_pyarrow_table())
@@ -114,7 +114,7 @@ def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -
 
 
 def vacuumed(table: Path, times: int = 1) -> None:
-    """Each adds two commits without rows."""
+    """Run VACUUM `times` times; each run adds two commits without rows."""
     version = DeltaTable(table).version()
     for _ in range(times):
         DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -125,9 +125,9 @@ HARMLESS: dict[str, Change] = {
     "optimized": lambda table: DeltaTable(table).optimize.compact(),
     "vacuumed": vacuumed,
     "vacuumed often": lambda table: vacuumed(table, 3),
-    "no hint to a checkpoint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
-    "actions that nobody knows": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{}}\n{"add":null}'),
-    "separators in texts": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{"note":"a\u0085b\u2028c"}}'),
+    "invalid checkpoint hint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
+    "unknown actions": lambda table: write_next_log_file(table, '{"commitInfo":{}}\n{"add":null}'),
+    "separators in texts": lambda table: write_next_log_file(table, '{"commitInfo":{"note":"a\u0085b\u2028c"}}'),
 }
 
 
@@ -147,24 +147,24 @@ def test_harmless_changes_are_read_and_overwritten(table: Path, what: str) -> No
 
 
 def vacuumed_and_cleaned_up(table: Path) -> None:
-    """The commits before the last one, which has no rows, are only in another program's checkpoint."""
+    """Leave the commits before the last one, which has no rows, only in another program's checkpoint."""
     vacuumed(table)
     DeltaTable(table).create_checkpoint()
     for file in {*(table / "_delta_log").glob("*.json")} - {newest_log(table)}:
         file.unlink()
 
 
-#: The problem of a log that delta-rs cannot open, or this store cannot read on.
+#: The reported problem of a log that delta-rs cannot open or that this store cannot continue to read.
 LOG = "could not be opened|is damaged: _delta_log"
 
-#: What is done, and the problem that the error names.
+#: Damages, and the problem that the error reports.
 DAMAGE: dict[str, tuple[Change, str]] = {
     "log cut off": (lambda table: cut(newest_log(table), 100), LOG),
     "log empty": (lambda table: cut(newest_log(table), 0), LOG),
     "log cut off before its last line": (lambda table: cut_lines(newest_log(table), -1), LOG),
     "checkpoint gone": (lambda table: newest(table).unlink(), LOG),
     "log file gone": (lambda table: newest(table, "*24.json").unlink(), LOG),
-    "log of a commit to come": (log_of_a_commit_to_come, LOG),
+    "log of a commit to come": (write_next_log_file, LOG),
     "checkpoint half written": (lambda table: cut(newest(table), 200), LOG),
     "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
     "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
@@ -198,7 +198,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
 }
 
 
-#: What comes as a new version; earlier ones a member need not read again.
+#: Damages in a new version; a running member does not reread earlier versions.
 FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("another table") :]
 
 
@@ -231,7 +231,7 @@ def restored_and_vacuumed(table: Path) -> None:
     vacuumed(table)
 
 
-#: What another program commits, and how delta-rs names it.
+#: Commits of another program, and delta-rs's name of the operation.
 EDITS: dict[str, tuple[Change, str]] = {
     "restored": (lambda table: DeltaTable(table).restore(20), "RESTORE"),
     "restored and vacuumed": (restored_and_vacuumed, "RESTORE"),
@@ -250,7 +250,7 @@ def foreign_commit(operation: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("behind", [0, 7])
 @pytest.mark.parametrize("what", EDITS)
-def test_rows_of_another_program_are_an_error_for_all_handles(table: Path, what: str, behind: int) -> None:
+def test_rows_from_another_program_are_an_error_for_all_handles(table: Path, what: str, behind: int) -> None:
     edit, operation = EDITS[what]
     with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
         before = running.read()
@@ -268,7 +268,7 @@ def test_rows_of_another_program_are_an_error_for_all_handles(table: Path, what:
     assert set(table.rglob("*")) == files
 
 
-def test_a_table_that_another_program_created_is_an_error(table: Path) -> None:
+def test_table_created_by_another_program_is_an_error(table: Path) -> None:
     delta = DeltaTable(table)
     copy = table.with_name("copy")
     settings = {"description": delta.metadata().description, "configuration": delta.metadata().configuration}
@@ -277,20 +277,20 @@ def test_a_table_that_another_program_created_is_an_error(table: Path) -> None:
         read(copy)
 
 
-def test_a_table_that_was_created_with_rows_or_is_empty_is_read(tmp_path: Path, table: Path) -> None:
+def test_table_created_with_or_without_rows_is_read(tmp_path: Path, table: Path) -> None:
     content = read(table)
     for name, rows in (("filled", content), ("empty", None)):
         path = tmp_path / name
         with DeltaStore(str(path)) as store:
             store.create(content.group, rows)
-            log_of_a_commit_to_come(path, '{"commitInfo":{"operation":"VACUUM END"}}')
+            write_next_log_file(path, '{"commitInfo":{"operation":"VACUUM END"}}')
             assert store.read() == read(path)
             assert store.read().leases == (content.leases if rows else {})
             committed(store, Heartbeat(by=ANN, at_ms=9) if rows else Join(by=ANN, at_ms=9))
 
 
-def recreated(table: Path) -> None:
-    """With as many versions as the one before, and one more."""
+def recreate(table: Path) -> None:
+    """Recreate the table with one version more than the previous table."""
     versions = DeltaTable(table).version()
     shutil.rmtree(table)
     with DeltaStore(str(table)) as store:
@@ -299,29 +299,29 @@ def recreated(table: Path) -> None:
             committed(store, Heartbeat(by=ANN, at_ms=9))
 
 
-def recreated_and_cleaned_up(table: Path) -> None:
-    """The log no longer has the version that was known."""
-    recreated(table)
+def recreate_and_clean_up(table: Path) -> None:
+    """The known version is no longer in the log."""
+    recreate(table)
     age_all(str(table))
     with DeltaStore(str(table)) as store:
         committed(store, Heartbeat(by=ANN, at_ms=9))
         store.tidy()
 
 
-def set_back(table: Path) -> None:
-    """An earlier copy is restored."""
+def roll_back(table: Path) -> None:
+    """Restore an earlier copy."""
     for file in (newest_data(table), newest_log(table)):
         file.unlink()
 
 
-def set_back_and_written(table: Path) -> None:
-    set_back(table)
+def roll_back_and_write(table: Path) -> None:
+    roll_back(table)
     with DeltaStore(str(table)) as store:
         committed(store, Heartbeat(by=ANN, at_ms=77))
 
 
-@pytest.mark.parametrize("change", [recreated, recreated_and_cleaned_up, set_back, set_back_and_written])
-def test_replaced_or_rolled_back_table_is_noticed(table: Path, change: Change) -> None:
+@pytest.mark.parametrize("change", [recreate, recreate_and_clean_up, roll_back, roll_back_and_write])
+def test_replaced_or_rolled_back_table_is_detected(table: Path, change: Change) -> None:
     with DeltaStore(str(table)) as running:
         committed(running, Heartbeat(by=ANN, at_ms=9))
         running.read()

@@ -1,6 +1,6 @@
-"""A writer that is killed at any point of a commit or of a clean-up: others continue, and its remains are cleaned up.
+"""A writer killed at any point of a commit or a clean-up: others continue, and its remains are cleaned up.
 
-The kernel kills its process: before or after a request by SIGKILL, in the middle of a file by a limit of file sizes.
+The kernel kills the process: by SIGKILL before or after a request, or by a file size limit in the middle of a file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.lease_table.delta_tables import HOUR_AGO, age, age_all, data_files
 from tests.lease_table.store_conformance import ANN, BOB, committed
 
-#: delta-rs and obstore do not survive a fork; these processes are forked from one that has only imported them.
+#: delta-rs and obstore do not survive a fork once used; these processes are forked from one that only imported them.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["spark_ehbalance.lease_table.delta"])
 
-#: Bytes; every file of the table has more.
+#: A file size limit in bytes; every file in the table is larger.
 _FILE_SIZE = 100
 
 _SIGNAL = {
@@ -50,7 +50,7 @@ def _limit_files() -> None:
 
 
 def _die_at(number: int, when: str) -> None:
-    """Have this process killed before, within or after (`when`) its request with this number to the storage."""
+    """Arrange that this process is killed before, within or after (`when`) its storage request with this number."""
     count = [0]
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,16 +90,16 @@ def _tidy(uri: str, number: int, when: str) -> None:
     store.tidy()
 
 
-def ended(target: Callable[[str, int, str], None], uri: str, number: int, when: str) -> int | None:
-    """The exit code of a process that has run `target`: negative if a signal has killed it."""
+def exit_code_of(target: Callable[[str, int, str], None], uri: str, number: int, when: str) -> int | None:
+    """Run `target` in a process and return its exit code, which is negative if a signal killed it."""
     process = _PROCESSES.Process(target=target, args=(uri, number, when))
     process.start()
     process.join(60)
     return process.exitcode
 
 
-def assert_others_go_on(uri: str, mine: DeltaStore, renewal: int) -> None:
-    """All read the same, with this renewal of ann's; they write it, and tidying leaves nothing but what is needed."""
+def assert_others_continue(uri: str, mine: DeltaStore, renewal: int) -> None:
+    """Assert that all handles read the same snapshot and can write, and that maintenance keeps only required files."""
     known = mine.read()
     with DeltaStore(uri) as fresh:
         assert fresh.read() == known
@@ -127,22 +127,22 @@ def assert_others_go_on(uri: str, mine: DeltaStore, renewal: int) -> None:
 )
 def test_killed_commit_is_atomic(uri: str, mine: DeltaStore, number: int, when: str) -> None:
     before = mine.read().members["ann"].renewal
-    assert ended(_commit, uri, number, when) == _SIGNAL[when]
-    assert_others_go_on(uri, mine, before + (when == "after"))
+    assert exit_code_of(_commit, uri, number, when) == _SIGNAL[when]
+    assert_others_continue(uri, mine, before + (when == "after"))
 
 
-def test_a_commit_has_two_requests(uri: str, mine: DeltaStore) -> None:
+def test_commit_makes_two_requests(uri: str, mine: DeltaStore) -> None:
     before = mine.read().members["ann"].renewal
-    assert ended(_commit, uri, 2, "before") == 0
-    assert_others_go_on(uri, mine, before + 1)
+    assert exit_code_of(_commit, uri, 2, "before") == 0
+    assert_others_continue(uri, mine, before + 1)
 
 
 @pytest.mark.parametrize(("number", "when"), [(0, "checkpoint"), *((number, "before") for number in (0, 1, 2, 3, 7))])
-def test_killed_clean_up_is_harmless(uri: str, mine: DeltaStore, number: int, when: str) -> None:
+def test_interrupted_clean_up_is_harmless(uri: str, mine: DeltaStore, number: int, when: str) -> None:
     for _ in range(5):
         committed(mine, Heartbeat(by=BOB, at_ms=9))
     age_all(uri)
     known = committed(mine, Heartbeat(by=BOB, at_ms=9))
-    assert ended(_tidy, uri, number, when) == _SIGNAL[when]
+    assert exit_code_of(_tidy, uri, number, when) == _SIGNAL[when]
     assert mine.read() == known
-    assert_others_go_on(uri, mine, known.members["ann"].renewal)
+    assert_others_continue(uri, mine, known.members["ann"].renewal)

@@ -1,4 +1,4 @@
-"""The history's table, which others may change while members append to it."""
+"""The history table, which others can change while members append to it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_appends_survive_foreign_changes_of_the_history(tmp_path: Path, what: st
     assert other.follow(0) == []
 
 
-def test_a_history_with_another_type_of_column_is_unavailable(tmp_path: Path) -> None:
+def test_history_with_a_different_column_type_is_unavailable(tmp_path: Path) -> None:
     history = History(str(tmp_path / "leases"), {})
     history.append([change(1)])
     table = DeltaTable(str(tmp_path / "leases_history"))

@@ -1,4 +1,4 @@
-"""delta-rs and Spark read the Delta store's rows, also during commits, and may write some things into it."""
+"""delta-rs and Spark read the Delta store's rows, even during commits, and are allowed some writes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_delta_rs_reads_rows_during_commits_and_clean_ups(uri: str, mine: DeltaS
         try:
             while len({found.version for found in read}) < 20 or len(versions) < 120:
                 assert not writer.done()
-                # A listing of a local folder may miss a file that is made meanwhile: delta-rs notices and refuses.
+                # A listing of a local folder can miss a file created at the same time; delta-rs detects that and fails.
                 with contextlib.suppress(Exception):
                     table = DeltaTable(uri)
                     read.append(snapshot(table.to_pyarrow_table(), table.version()))
@@ -86,7 +86,7 @@ EDITS = ["RESTORE {table} TO VERSION AS OF 2", "UPDATE {table} SET host = 'here'
 
 @pytest.mark.spark
 def test_store_and_spark_read_each_others_commits(uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any) -> None:
-    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # for VACUUM: 10,000 tasks else
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # or else VACUUM has 10,000 tasks
     request = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
     progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
     committed(mine, request, progress, Drain(by=BOB, at_ms=4, member="bob"))
@@ -106,7 +106,7 @@ def test_store_and_spark_read_each_others_commits(uri: str, mine: DeltaStore, th
 
 @pytest.mark.spark
 @pytest.mark.parametrize("statement", EDITS)
-def test_rows_that_spark_changes_are_an_error(uri: str, mine: DeltaStore, spark: Any, statement: str) -> None:
+def test_rows_changed_by_spark_are_an_error(uri: str, mine: DeltaStore, spark: Any, statement: str) -> None:
     for at_ms in range(3):
         committed(mine, Heartbeat(by=ANN, at_ms=at_ms))
     spark.sql(statement.format(table=f"delta.`{uri}`"))

@@ -1,4 +1,4 @@
-"""What the Delta store refuses, or cannot reach: one line that names the location and holds no secret."""
+"""Rejected or unreachable locations: the error is one line that contains the location but no secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.lease_table.delta_tables import assert_one_line_with
 from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
 
-# --- not a lease table of ours -----------------------------------------------------------------------------------
+# --- foreign tables ----------------------------------------------------------------------------------------------
 
 
 def of_format(number: int) -> str:
@@ -44,7 +44,7 @@ OTHER_PROGRAM = "it is a Delta table of another program"
         ('{"ehbalance": "one"}', OTHER_PROGRAM),
     ],
 )
-def test_a_foreign_table_is_refused_and_unchanged(tmp_path: Path, description: str | None, problem: str) -> None:
+def test_foreign_table_is_rejected_and_unchanged(tmp_path: Path, description: str | None, problem: str) -> None:
     uri = str(tmp_path / "theirs")
     schema = pa.schema([("x", pa.int64())]) if description is None else SCHEMA
     DeltaTable.create(uri, schema=schema, description=description)
@@ -59,7 +59,7 @@ def actions(store: DeltaStore) -> tuple[Callable[[], object], ...]:
     return store.read, lambda: store.create(GROUP)
 
 
-# --- not reachable -----------------------------------------------------------------------------------------------
+# --- unreachable locations ---------------------------------------------------------------------------------------
 
 DEAD_S3 = {
     "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
@@ -77,9 +77,7 @@ DEAD_S3 = {
     [("{tmp}/a-file/leases", {}), ("s3://bucket/leases", DEAD_S3), ("nonsense://host/leases", {})],
     ids=["below a file", "dead endpoint", "unknown scheme"],
 )
-def test_an_unreachable_location_is_an_unavailable_store(
-    tmp_path: Path, location: str, options: dict[str, str]
-) -> None:
+def test_unreachable_location_is_an_unavailable_store(tmp_path: Path, location: str, options: dict[str, str]) -> None:
     (tmp_path / "a-file").write_text("not a folder")
     uri = location.format(tmp=tmp_path)
     store = DeltaStore(uri, options)
@@ -104,7 +102,7 @@ def test_unresponsive_storage_times_out() -> None:
             began = time.monotonic()
             with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", action="read"):
                 store.read()
-            # delta-rs by itself would try for three minutes.
+            # delta-rs alone would retry for three minutes.
             assert time.monotonic() - began < 20
 
 

@@ -1,5 +1,5 @@
-"""The Delta store's compare-and-swap: the common suite with processes as contenders, commits of unknown outcome, and
-handles that are not at the newest version."""
+"""The Delta store's compare-and-swap: the conformance suite with processes as contenders, commits with an unknown
+outcome, and stale handles."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class TestDeltaStore(LeaseTableConformance):
         return functools.partial(DeltaStore, str(tmp_path / "leases"))
 
 
-# --- the outcome of a commit is not known ------------------------------------------------------------------------
+# --- commits with an unknown outcome -----------------------------------------------------------------------------
 
 
 def break_first_write(
     monkeypatch: pytest.MonkeyPatch, *, lands: bool, then: Callable[[], object] = lambda: None
 ) -> None:
-    """The first conditional write is done if it `lands`, then something happens, and then it fails. Later ones go
-    through."""
+    """Make the first conditional write fail: it is carried out if it `lands`, then `then` is called, then it raises.
+    Later writes succeed."""
     put, calls = obstore.put, [lands]
 
     def broken(*args: Any, **kwargs: Any) -> Any:
@@ -107,20 +107,20 @@ def test_unconfirmed_commit_is_an_error(
         assert committed(mine, RENEWAL).leases["0"].renewal == base.leases["0"].renewal + 1
 
 
-# --- a handle that is not at the newest version --------------------------------------------------------------------
+# --- stale handles -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("cut_off", [True, False])
-def test_suspended_member_notices_a_cleaned_up_log(
+def test_suspended_member_detects_a_cleaned_up_log(
     uri: str, theirs: DeltaStore, own: bool, reads: bool, cut_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "LOG_SECONDS", 0.0)  # files that are made older do not count as the same ones
     times = [0.0]
     with DeltaStore(uri, clock=lambda: times[-1]) as mine:
         base = mine.read()
-        if own:  # what it has written itself is not read again
+        if own:  # its own commit is not read again
             base = mine.write(base, replace(base, leases={"0": Lease("0")}))
         newest = theirs.read()
         known, after = (Path(uri, "_delta_log", f"{base.version + more:020}.json") for more in (0, 1))
@@ -129,7 +129,7 @@ def test_suspended_member_notices_a_cleaned_up_log(
             newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
         theirs.tidy()
         assert not after.exists()
-        if cut_off:  # the clean-up has not got to all files
+        if cut_off:  # the clean-up has not removed all files yet
             os.link(f"{uri}-known", known)
         times.append(3700.0)
         if not reads:
@@ -190,7 +190,7 @@ def test_arrow_threads_are_never_started(uri: str, mine: DeltaStore, what: str) 
     assert (run.stdout, run.stderr) == ("0\n", "")
 
 
-# --- a table that others remove, replace or restore ---------------------------------------------------------------
+# --- removed, replaced or restored tables -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [1, 3])
@@ -203,7 +203,7 @@ def test_commits_into_a_recreated_table_are_withdrawn(tmp_path: Path, commits: i
         shutil.rmtree(uri)
         with DeltaStore(uri) as current:
             current.create(GROUP)
-            for _ in range(commits):  # without a read: storage accounts are checked on every tenth read only
+            for _ in range(commits):  # without a read, because storage accounts are checked only on every tenth read
                 base = forgotten.write(base, base)
             assert Path(uri, "_delta_log", f"{base.version:020}.json").exists()
             forgotten.tidy()
@@ -214,10 +214,10 @@ def test_commits_into_a_recreated_table_are_withdrawn(tmp_path: Path, commits: i
     assert DeltaTable(uri).version() == 1
 
 
-# --- two members that start at the same time ---------------------------------------------------------------------
+# --- concurrent creation -----------------------------------------------------------------------------------------
 
 
-def test_concurrently_created_table_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_joins_a_concurrently_created_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = (DeltaStore(str(tmp_path / "leases")) for _ in range(2))
     walk, first = os.walk, [True]
 

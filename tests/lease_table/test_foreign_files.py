@@ -1,4 +1,4 @@
-"""Files that the lease table did not write are never removed, and no table is made among them."""
+"""Files that the lease table did not write are never removed, and no table is created among them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def refused(error: type[StoreError], condition: str, unchanged: Path, **parameters: object) -> Iterator[None]:
-    """The error is raised, and no file in the folder `unchanged` is."""
+    """Expect the error, and that no file in the folder `unchanged` changes."""
     before = files_in(unchanged)
     with raises(error, condition, **parameters) as caught:
         yield

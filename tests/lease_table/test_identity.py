@@ -1,4 +1,4 @@
-"""Which credential opens a lease table's storage. `tests/azure_storage/test_entra.py` opens real ones."""
+"""The credential that opens a lease table's storage; `tests/azure_storage/test_entra.py` uses real storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.raising import raises
 TABLE = "abfss://c@account.dfs.core.windows.net/leases"
 CONTAINER = "https://account.blob.core.windows.net/leases"
 HUBS = Identity("managedIdentity", "an-id")
-SECRET = "abc8Q~0123456789012345678901234567890"  # in the form of Entra ID's
+SECRET = "abc8Q~0123456789012345678901234567890"  # in the format of Entra ID
 PLAIN = "tests.eventhub.callables:plain"
 
 
@@ -31,14 +31,14 @@ def nothing_kept() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("location", [TABLE, CONTAINER, "az://c/leases", "https://account.dfs.core.windows.net/c/l"])
-def test_the_hub_s_credential_opens_a_storage_in_azure(location: str) -> None:
+def test_hubs_credential_opens_storage_in_azure(location: str) -> None:
     given = with_identity(location, {"account_name": "account"}, HUBS, {"AZURE_CLIENT_SECRET": "for all of Azure"})
     assert given == {"account_name": "account", "credential": "managedIdentity", "client_id": "an-id"}
     assert split(given) == (HUBS, {"account_name": "account"})
 
 
 @pytest.mark.parametrize("location", ["/data/leases", "s3://bucket/leases", "gs://bucket/leases", "file:///data/l"])
-def test_other_storages_do_not_get_the_hubs_credential(location: str) -> None:
+def test_other_storage_does_not_receive_the_hubs_credential(location: str) -> None:
     assert with_identity(location, {}, HUBS, {}) == {}
 
 
@@ -47,17 +47,17 @@ IDENTITIES = ("client_id", "azure_client_secret", "use_azure_cli", "federated_to
 
 
 @pytest.mark.parametrize("own", [*KEYS, *IDENTITIES])
-def test_the_storage_s_own_credential_comes_first(own: str) -> None:
+def test_storages_own_credential_takes_precedence(own: str) -> None:
     assert with_identity(TABLE, {own: "x"}, HUBS, {}) == {own: "x"}
 
 
 @pytest.mark.parametrize("variable", ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_KEY"])
-def test_credential_in_the_environment_precedes_the_hubs(variable: str) -> None:
+def test_credential_in_the_environment_takes_precedence_over_the_hubs(variable: str) -> None:
     assert with_identity(TABLE, {}, HUBS, {variable: "x"}) == {}
 
 
 @pytest.mark.parametrize("location", [TABLE, CONTAINER])
-def test_a_query_s_options(location: str) -> None:
+def test_querys_options_pass_the_credential_to_the_storage(location: str) -> None:
     hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": location}
     by_hub = stream_options(hub | {"clientId": "an-id", "tenantId": "contoso.com", "clientSecret": SECRET})
     assert split(by_hub.storage_options) == (Identity("servicePrincipal", "an-id", "contoso.com", SECRET), {})
@@ -87,14 +87,14 @@ def test_a_query_s_options(location: str) -> None:
         ("s3://bucket/leases", {"credential": PLAIN}, "[EHB_OPTION_NOT_APPLICABLE] storageOptions.credential"),
     ],
 )
-def test_invalid_credential_is_refused_by_name(location: str, options: dict[str, str], named: str) -> None:
+def test_error_for_an_invalid_credential_names_it(location: str, options: dict[str, str], named: str) -> None:
     with pytest.raises(OptionError) as caught:
         check_identity(location, options)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_obstore_and_delta_rs_get_the_present_token() -> None:
+def test_obstore_and_delta_rs_receive_the_current_token() -> None:
     tokens = StorageTokens(Identity(PLAIN))
     given = tokens()
     assert given["token"] == "token-1"
@@ -102,14 +102,14 @@ def test_obstore_and_delta_rs_get_the_present_token() -> None:
     assert for_delta_rs({"credential": PLAIN, "account_name": "a"}) == {"account_name": "a", "bearer_token": "token-1"}
 
 
-def test_no_token_is_an_unavailable_storage() -> None:
+def test_storage_is_unavailable_without_a_token() -> None:
     folder = Folder(TABLE, {"credential": "tests.eventhub.callables:failing"}, "the lease table")
     reason = re.compile(r"RuntimeError \(text not shown")
     with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", reason=reason):
         folder.is_table()
 
 
-def test_a_token_that_a_library_repeats_is_not_shown() -> None:
+def test_token_repeated_by_a_library_is_hidden() -> None:
     folder = Folder(TABLE, {"credential": PLAIN}, "the lease table")
     assert folder.delta_options()["bearer_token"] == "token-1"
     assert "token-1" not in str(folder.unavailable("read", ValueError("it is not understood: token-1")))

@@ -1,4 +1,4 @@
-"""Where a lease table may be: one canonical form of each location, and refusals that name what to write instead."""
+"""Locations of lease tables: each has one canonical form, and the error for a rejected one suggests an alternative."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h
         ("s3://bucket/%6Ceases", "s3://bucket/leases"),
     ],
 )
-def test_spellings_of_one_location_have_one_canonical_form(written: str, meant: str) -> None:
+def test_spellings_of_a_location_have_the_same_canonical_form(written: str, meant: str) -> None:
     assert checked_location(written) == meant
     assert checked_location(meant) == meant
     assert stream_options(HUB | {"leaseTable": written}).lease_table == meant
@@ -80,7 +80,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("written", "hint"), WRONG)
-def test_an_ambiguous_location_is_refused_and_nothing_is_created(
+def test_ambiguous_location_is_rejected_and_nothing_is_created(
     written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_an_ambiguous_location_is_refused_and_nothing_is_created(
         "https://account.blob.core.windows.net/c/t?sv=2024&sig=theSecret123%3D",
     ],
 )
-def test_a_secret_in_an_address_is_refused_and_not_shown(address: str) -> None:
+def test_secret_in_an_address_is_rejected_and_hidden(address: str) -> None:
     with pytest.raises(OptionError, match="leaseTable") as error:
         checked_location(address)
     assert "theSecret123" not in str(error.value)
@@ -122,7 +122,7 @@ KEY = {"account_key": "a2V5"}
         ("acct.z12.dfs.storage.azure.net", "https://acct.z12.blob.storage.azure.net"),
     ],
 )
-def test_accounts_of_every_cloud_are_opened(cloud: str, endpoint: str) -> None:
+def test_accounts_in_all_clouds_are_opened(cloud: str, endpoint: str) -> None:
     opened = ("az://c/a/x%20y", KEY | {"account_name": "acct", "endpoint": endpoint})
     blobs = cloud.replace(".dfs.", ".blob.")
     addresses = [f"{kind}://c@{host}" for kind in ("abfs", "abfss") for host in (cloud, blobs)]
@@ -154,7 +154,7 @@ def test_supported_addresses_are_unchanged(location: str, opened: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://example.com/c/x", "https://acct.core.windows.net/c/x"])
-def test_address_of_another_web_server_is_refused(address: str) -> None:
+def test_address_of_another_web_server_is_rejected(address: str) -> None:
     with pytest.raises(OptionError, match="an https address of a storage account, such as https://ACCOUNT"):
         checked_location(address)
 
@@ -168,7 +168,7 @@ def test_unreachable_account_is_not_a_missing_table(address: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_has_a_canonical_form_or_is_refused(text: str) -> None:
+def test_any_text_has_a_canonical_form_or_is_rejected(text: str) -> None:
     with contextlib.suppress(OptionError):
         meant = checked_location(text)
         assert checked_location(meant) == meant
@@ -176,7 +176,7 @@ def test_any_text_has_a_canonical_form_or_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h@j", "file"])
-def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> None:
+def test_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> None:
     here = tmp_path / name
     with DeltaStore(checked_location(str(here))) as store, DeltaStore(checked_location(here.as_uri())) as same:
         store.create(GROUP)
@@ -199,7 +199,7 @@ def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> No
         ("AWS_S3_LOCKING_PROVIDER", "dynamodb", None, "s3://b/x", "/x"),
     ],
 )
-def test_unsafe_storage_options_are_refused(
+def test_unsafe_storage_options_are_rejected(
     name: str, value: str, safe: str | None, table: str, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, option = HUB | {"leaseTable": table}, f"storageOptions.{name}"
@@ -246,14 +246,14 @@ def test_master_is_read_from_the_submit_command(tmp_path: Path) -> None:
     assert with_variable == {"spark.master": "spark://host:7077"}
 
 
-def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> None:
-    """As a Python worker is a child of a daemon that is a child of the JVM."""
+def test_jvm_is_found_among_a_processs_ancestors(tmp_path: Path) -> None:
+    """A Python worker is a child of a daemon, which is a child of the JVM."""
     command = "from spark_ehbalance.query.processes import spark_master; print(spark_master())"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {command!r}])"
     java = tmp_path / "java"
     java.symlink_to(sys.executable)
     for name, expected in ((str(java), "yarn"), (sys.executable, "None")):
-        # The daemon is run by a process whose command line begins with `name`.
+        # The daemon's parent has a command line that begins with `name`.
         script = f"import subprocess, sys; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
         command = [name, "-c", script, SUBMIT, "--master", "yarn"]
         done = subprocess.run(command, executable=sys.executable, capture_output=True, text=True, check=True)
@@ -261,7 +261,7 @@ def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])
-def test_relative_path_is_refused_without_a_local_master(master: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_is_rejected_without_a_local_master(master: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_ehbalance.spark.datasource.spark_master", lambda: master)
     for table in ("leases", "./a.b.c", "../x", "file:x/../y"):
         with pytest.raises(OptionError, match="leaseTable="):

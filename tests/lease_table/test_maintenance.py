@@ -1,4 +1,4 @@
-"""What tidying keeps while others write, are suspended, or had a wrong clock."""
+"""Files that maintenance keeps while other members write, are suspended, or had a wrong clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNAVAILABLE = "EHB_LEASE_TABLE_UNAVAILABLE"
 
 
 def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> None:
-    """Call `action` once, before `method` of a folder is called the next time."""
+    """Call `action` once, immediately before the next call of a folder's `method`."""
     original, calls = getattr(Folder, method), [action]
 
     def first(self: Folder, *args: object, **kwargs: object) -> object:
@@ -40,7 +40,7 @@ def test_data_file_of_a_suspended_writer_is_kept(
 
     def tidy() -> None:
         age_all(uri)
-        theirs.maintain()  # the checkpoint is of now
+        theirs.maintain()  # the checkpoint is new
 
     _before(monkeypatch, "create", tidy)
     committed(mine, Heartbeat(by=BOB, at_ms=9))
@@ -60,7 +60,7 @@ def test_kept_versions_have_no_gap(uri: str, mine: DeltaStore) -> None:
     assert sorted(Path(uri, "_delta_log").glob("*.json")) == files[2:]
 
 
-def test_suspended_maintenance_removes_no_needed_file(
+def test_resumed_maintenance_removes_no_required_file(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "DATA_SECONDS", 0.0)  # files that are made older do not count as the same ones
@@ -95,7 +95,7 @@ def test_log_file_with_a_future_time_does_not_age_the_others(
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
 def test_next_checkpoint_replaces_a_truncated_one(uri: str, mine: DeltaStore, left: float) -> None:
-    """As a crash of the machine can leave one: nobody waits until a file is on the disk."""
+    """A crash of the machine can truncate a checkpoint because writers do not wait for the disk."""
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     mine.tidy()
     for checkpoint in Path(uri, "_delta_log").glob("*.checkpoint.parquet"):
@@ -109,7 +109,7 @@ def test_next_checkpoint_replaces_a_truncated_one(uri: str, mine: DeltaStore, le
         assert fresh.read() == mine.read()
 
 
-def test_no_checkpoint_is_written_into_a_replaced_log(uri: str, mine: DeltaStore, theirs: DeltaStore) -> None:
+def test_checkpoint_is_not_written_into_a_replaced_log(uri: str, mine: DeltaStore, theirs: DeltaStore) -> None:
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     shutil.copytree(uri, f"{uri}-copy")
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_no_checkpoint_is_written_into_a_replaced_log(uri: str, mine: DeltaStore
     assert DeltaTable(uri).version() == version
 
 
-def test_delta_rs_reads_a_table_by_its_checkpoint_alone(uri: str, mine: DeltaStore) -> None:
+def test_delta_rs_reads_a_table_from_its_checkpoint_alone(uri: str, mine: DeltaStore) -> None:
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     before = DeltaTable(uri)
     mine.tidy()

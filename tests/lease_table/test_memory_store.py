@@ -1,4 +1,4 @@
-"""The memory store: one object, used by several threads."""
+"""The memory store: one object that several threads use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class TestMemoryStore(LeaseTableConformance):
         return lambda: store
 
 
-def test_commit_fails_after_its_attempts() -> None:
+def test_commit_fails_after_its_last_attempt() -> None:
     class Beaten(MemoryStore):
-        """Somebody else is faster, every time."""
+        """A store in which another member always commits first."""
 
         def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
             newest = super().read()

@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return passed
 
 
-def test_renewals_are_dated_by_the_viewers_clock(clock: list[float]) -> None:
+def test_renewals_are_dated_with_the_viewers_clock(clock: list[float]) -> None:
     slow = view(lease("0", "ann"), members=[member("ann", renewed_at_ms=ago(400))]).snapshot
     table = FakeTable(slow)
     viewer = viewer_module.Viewer(cast(Any, table))

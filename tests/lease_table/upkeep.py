@@ -13,7 +13,7 @@ from tests.lease_table.foreign_files import NEW, OLD, contents, put
 from tests.lease_table.store_conformance import ANN, committed, filled
 from tests.ops.command import Command
 
-#: The folders, relative to the one of the table: beside it, in it and in its history.
+#: Folders relative to the table's parent: next to the table, in it and in its history.
 BELOW = ("", "leases/", "leases_history/")
 
 
@@ -24,9 +24,11 @@ def assert_only_own_files_go(
     hub: Sequence[str],
     an_hour_passes: Callable[[], object],
 ) -> None:
-    """Make a table in the empty `folder`, opened with `options`, which commands find in the environment, and of the
-    `hub` that these arguments name; then put others' files beside it and into it, and do all that is done with a
-    table."""
+    """Assert that maintenance and all commands remove only the table's own files.
+
+    Creates a table for `hub` (command-line arguments) in the empty `folder`, opened with `options`, which commands read
+    from the environment; then puts foreign files next to it and into it, and runs everything that works on a table.
+    """
     table = f"{folder.uri.rstrip('/')}/leases"
     ehbalance.succeeds("init", table, *hub)
     with DeltaStore(table, options) as store:

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the tests of queries."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def without_network(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder of this test's own for control sockets, with a name as short as their addresses must be."""
-    tmp_path_factory.getbasetemp()  # pytest's own must not lie in it
+    """A private temporary folder for control sockets, with a short name because socket addresses are limited."""
+    tmp_path_factory.getbasetemp()  # pytest's temporary folders must not be inside it
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         yield Path(short)
 
 
 @pytest.fixture
-def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planners list the hub's partitions more often."""
+def frequent_partition_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes planners list the hub's partitions more often."""
 
     def watcher(*given: Any, **settings: Any) -> HubWatcher:
         return HubWatcher(*given, **settings, schedule=PollSchedule(PollIntervals(listing=0.5)))
@@ -58,7 +58,7 @@ def quick_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def worker() -> Iterator[CountedReceivers]:
-    """A worker process's open receivers, which are closed in the end."""
+    """The open receivers of a worker process; closed after the test."""
     receivers = CountedReceivers()
     yield receivers
     receivers.close()
@@ -66,7 +66,7 @@ def worker() -> Iterator[CountedReceivers]:
 
 @pytest.fixture
 def rival(emulator: Emulator) -> Iterator[Callable[..., Receiver]]:
-    """Opens somebody else's receiver of a partition, with an owner level; it reads, until the end."""
+    """Opens a competing receiver for a partition with the given owner level; it keeps reading until the test ends."""
     made: list[Receiver] = []
 
     def come(level: int, partition: str = "0", group: str = "$Default") -> Receiver:

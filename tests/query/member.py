@@ -1,6 +1,6 @@
-"""A planner in a process of its own, which a test can kill: `python -m tests.query.member OWNER OPTIONS-AS-JSON`.
+"""A planner in a separate process, which a test can kill: `python -m tests.query.member OWNER OPTIONS-AS-JSON`.
 
-It writes the first batch that it plans (JSON) as soon as it has joined the group, and then does nothing but hold on.
+As soon as it has joined the group, it prints the first batch that it plans as JSON, and then stays idle.
 """
 
 from __future__ import annotations

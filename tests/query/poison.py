@@ -1,4 +1,4 @@
-"""Events that cannot be read, as the hub would hand them out."""
+"""Unreadable events, encoded as the hub would deliver them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _with_property(value: bytes) -> EncodedEvent:
     return EncodedEvent(b"", 0, section(0x74, compound(0xC1, 2, text(b"p") + value, True)) + _BODY)
 
 
-#: Of which the sequence number can be read.
+#: Unreadable events whose sequence number is readable.
 NUMBERED = {
     "unknown type": _with_property(b"\xff"),
     "map as key": _with_property(compound(0xC1, 2, compound(0xC1, 0, b"") + b"\x41")),
@@ -21,10 +21,10 @@ NUMBERED = {
     "unknown annotation": EncodedEvent(text(b"x-bad", 0xA3) + b"\xa5\x01x", 2, _BODY),
 }
 
-#: Of which it cannot.
+#: Unreadable events whose sequence number is unreadable too.
 UNNUMBERED = EncodedEvent(text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
 
 
-def two_keys_of_one_text() -> EncodedEvent:
+def two_keys_with_the_same_text() -> EncodedEvent:
     pairs = text(b"1") + text(b"a") + long(1) + text(b"b")
     return EncodedEvent(b"", 0, section(0x74, compound(0xC1, 4, pairs)) + _BODY)

@@ -1,4 +1,4 @@
-"""Streaming queries without Spark: their planners, with the emulator and a Delta table."""
+"""Streaming queries without Spark: planners that use the emulator and a Delta table."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.waiting import wait_until
 
 PARTITIONS = 8
 
-#: Partition and sequence number.
+#: (partition, sequence number)
 Event = tuple[str, int]
 
 
 class Query:
-    """Spark's side of a planner: plans batches, logs them, has them read, and reports them finished.
+    """Spark's side of a planner: plans, logs and reads batches, and reports that they are finished.
 
-    `logged` is the end of the last batch that was logged, `finished` of the last one that the sink has finished. `seen`
-    are the events that were read.
+    `logged` is the end of the last logged batch, `finished` the end of the last batch that the sink finished. `seen`
+    contains the events read so far.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Query:
         self._stopped = False
 
     def plan(self, limit: int | None = None) -> StreamOffset | None:
-        """Request the next batch and log it; None if there is nothing new."""
+        """Request the next batch and log it; returns None if there are no new events."""
         if self.planner.is_idle(self.finished):
             return None
         self.planner.finish(self.finished)
@@ -63,19 +63,19 @@ class Query:
         return end
 
     def batch(self, limit: int | None = None) -> StreamOffset:
-        """The end of the next batch, which is waited for."""
+        """Wait for the next batch and return its end."""
         wait_until(lambda: self.plan(limit) is not None, "there is a batch")
         return self.logged
 
     def run(self, end: StreamOffset) -> list[OffsetRange]:
-        """Read the batch that ends at `end`; the sink finishes it."""
+        """Read the batch that ends at `end` and let the sink finish it."""
         ranges = self.planner.ranges(end)
         self.seen += [(range_.partition, number) for range_ in ranges for number in range(range_.start, range_.end)]
         self.finished = self.logged = end
         return ranges
 
     def step(self, limit: int | None = None) -> int:
-        """Run one batch, if there is one; returns the number of its events."""
+        """Run one batch if there are new events; returns its number of events."""
         before, end = len(self.seen), self.plan(limit)
         if end is not None:
             self.run(end)
@@ -86,7 +86,7 @@ class Query:
         wait_until(lambda: (self.step(limit) and False) or len(self.seen) >= count, f"{self.owner} has read {count}")
 
     def notify(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
-        """Send the driver's control message: by default that what is finished is finished. The planner's answer."""
+        """Send the driver's control message, by default about the finished batch; returns the planner's answer."""
         end = finished or self.finished
         return send(self.planner.address or PlannerAddress(""), {"finished": end.to_json(), "leave": leave})
 
@@ -100,7 +100,7 @@ class Query:
 
 
 class Group:
-    """A hub of the emulator with a lease table, and queries that share it."""
+    """An emulated hub, its lease table, and the queries that share it."""
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int = PARTITIONS) -> None:
         emulator.add_hub(HUB, partitions)
@@ -138,7 +138,7 @@ class Group:
         return self.queries[-1]
 
     def process(self, owner: str, **more: object) -> tuple[subprocess.Popen[str], StreamOffset]:
-        """A planner in a process of its own, and the first batch that it has planned."""
+        """Start a planner in a separate process; returns the process and the first batch that it plans."""
         raw = {name: str(value) for name, value in (self.raw | {"leaseTable": self.table} | more).items()}
         command = [sys.executable, "-m", "tests.query.member", owner, json.dumps(raw)]
         self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
@@ -151,7 +151,7 @@ class Group:
             self.emulator.append(HUB, partition, [b"x"] * count)
 
     def exists(self) -> bool:
-        """Whether there is a lease table."""
+        """Whether the lease table exists."""
         with DeltaStore(str(self.table)) as store:
             return store.exists()
 
@@ -164,21 +164,21 @@ class Group:
         return self.snapshot().leases
 
     def wait_owned(self, *counts: int) -> None:
-        """Wait until the queries that were started last own `counts` partitions."""
+        """Wait until the most recently started queries own `counts` partitions."""
         wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
 
     def order(self, *orders: Transition) -> None:
-        """Have somebody else write these into the table."""
+        """Write these transitions to the table as an operator."""
         with DeltaStore(str(self.table)) as store:
             refused = commit(store, store.read(), orders).rejected
             assert not refused
 
     def checkpoints(self) -> dict[str, int]:
-        """Next sequence number of each partition, by the lease table."""
+        """Each partition's next sequence number according to the lease table."""
         return {p: lease.checkpoint.next if lease.checkpoint else -1 for p, lease in self.leases().items()}
 
     def everything(self) -> Counter[Event]:
-        """All events of the hub, once each."""
+        """Every event in the hub, counted once."""
         ends = {str(p): self.emulator.partition_state(HUB, p).next_sequence_number for p in range(self.partitions)}
         return Counter((p, number) for p, end in ends.items() for number in range(end))
 

@@ -1,5 +1,5 @@
-"""Checkpoint folders of the Scala connector, written from its source and Spark's (`EventHubsSourceOffset`,
-`EventHubsSource.initialPartitionSeqNos`, `OffsetSeqLog`): the connector itself does not run on Spark 4."""
+"""Checkpoint folders as the Scala connector writes them, according to its source and Spark's (`EventHubsSourceOffset`,
+`EventHubsSource.initialPartitionSeqNos`, `OffsetSeqLog`): the connector itself does not run with Spark 4."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 SETTINGS = '{"batchWatermarkMs":0,"batchTimestampMs":1770000000000,"conf":{"spark.sql.shuffle.partitions":"200"}}'
 
-#: What a source has in a batch: the numbers of hubs, a line of another source, or None where it has had nothing yet.
+#: A source's entry in a batch: the hubs' sequence numbers, another source's line, or None if it had no data yet.
 Line = Mapping[str, Mapping[int, int]] | str | None
 
 
 def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0, unfinished: int = 0) -> Path:
-    """A checkpointLocation with these batches from number `first` on; the last `unfinished` ones are planned only. A
-    batch is its line, or a tuple of the lines of several sources."""
+    """Write a checkpointLocation with these batches, numbered from `first`; the last `unfinished` are only planned. A
+    batch is one source's entry, or a tuple of several sources' entries."""
     for name in ("offsets", "commits", "sources"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "metadata").write_text('{"id":"0b1f6dd5-9a5b-4c0c-b9ae-27b1bbf1d5c5"}')
@@ -29,7 +29,7 @@ def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0
 
 
 def begin_at(folder: Path, numbers: Mapping[str, Mapping[int, int]], source: int = 0, *, version: str = "v1\n") -> None:
-    """Write where the first batch of `source` begins."""
+    """Write the position at which the first batch of `source` begins."""
     (folder / "sources" / str(source)).mkdir(parents=True, exist_ok=True)
     (folder / "sources" / str(source) / "0").write_bytes(b"\0" + (version + _line(numbers)).encode())
 

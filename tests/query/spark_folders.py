@@ -1,4 +1,4 @@
-"""Checkpoint folders of `ehbalance` queries in Spark's format (`tests/spark` has real ones)."""
+"""Checkpoint folders of `ehbalance` queries in Spark's format (`tests/spark` tests real ones)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LOST = TableReference("t1", "/lost/leases")
 def batch(
     owner: str, table: TableReference | None = LOST, hub: str = "hub", **ranges: tuple[int, int, int]
 ) -> StreamOffset:
-    """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
+    """The end offset of a batch with these (epoch, start, end) ranges of partitions p0, p1, …"""
     group = group_name(table.location) if table else ""
     read = {p[1:]: OffsetRange(p[1:], *range_) for p, range_ in ranges.items()}
     return StreamOffset(owner, read, group, table, HubReference(hub))
 
 
 def spark_folder(folder: Path, *batches: StreamOffset | None, unfinished: int = 0) -> Path:
-    """A query's checkpoint with these batches, of which the last are unfinished; None: a batch of another source."""
+    """Write a checkpoint with these batches, the last `unfinished` uncommitted; None is another source's batch."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for number, end in enumerate(batches):

@@ -1,4 +1,4 @@
-"""Logs of steps (`spark_ehbalance/query/steps.py`): how to record one, and how to replay it."""
+"""Records and replays an engine's step logs (`spark_ehbalance/query/steps.py`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODULES = (
     *(metadata, ranges, changes, model, snapshot, member_engine, load_meter, member_settings, membership, query_state),
     *(member_protocol, engine, offsets, progress_policy, protocol, replay, steps),
 )
-#: What the expressions in a log may name.
+#: Names that the expressions in a log can contain.
 _NAMES: dict[str, Any] = {
     **{name: value for module in _MODULES for name, value in vars(module).items() if isinstance(value, type)},
     **{parameters.__name__: parameters for parameters in PARAMETERS.values()},
@@ -37,8 +37,8 @@ _NAMES: dict[str, Any] = {
 
 
 @contextmanager
-def recorded() -> Iterator[list[str]]:
-    """What all engines log of their steps meanwhile."""
+def record_steps() -> Iterator[list[str]]:
+    """Collects the steps that all engines log in the meantime."""
     log, handler = logging.getLogger(steps.__name__), _Lines()
     level = log.level
     log.addHandler(handler)
@@ -51,20 +51,20 @@ def recorded() -> Iterator[list[str]]:
 
 
 def outputs(lines: Sequence[str]) -> list[str]:
-    """What the engine has put out in each step."""
+    """The engine's outputs in each step."""
     return [line.split(" → ")[1] for line in lines[1:]]
 
 
-def replayed(log: Sequence[str]) -> list[str]:
-    """`log`, which is about one process of a query, as a new engine writes it: the engine that its first line
-    describes, when it gets the same inputs at the same times."""
+def replay_log(log: Sequence[str]) -> list[str]:
+    """The log written by a new engine that is created as the first line of `log` describes and receives the same
+    inputs at the same times. `log` covers one process of a query."""
     read = _Reader().value
     first, *rest = [line.split(": ", 1)[1] for line in log]
-    with recorded() as written:
+    with record_steps() as written:
         again = Steps(read(first))
         for number, line in enumerate(rest, 2):
             monotonic, wall_ms, step = line.split(" ", 2)
-            with suppress(Exception):  # it is logged
+            with suppress(Exception):  # this is what gets logged
                 again.take(read(step.split(" → ")[0]), Clocks(float(monotonic), int(wall_ms)))
             if len(written) < number:
                 written.append(f"{line.split(' → ')[0]} → nothing")
@@ -81,8 +81,8 @@ class _Lines(logging.Handler):
 
 
 class _Reader:
-    """Reads a log's expressions, from its beginning on. A log may come from others, so that nothing is evaluated that
-    they could not contain."""
+    """Reads a log's expressions in order. A log can come from a stranger, so only expressions that a log can contain
+    are evaluated."""
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None  # read last
@@ -121,4 +121,4 @@ class _Reader:
 if __name__ == "__main__":
     import sys
 
-    sys.stdout.writelines(f"{line}\n" for line in replayed(sys.stdin.read().splitlines()))
+    sys.stdout.writelines(f"{line}\n" for line in replay_log(sys.stdin.read().splitlines()))

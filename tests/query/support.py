@@ -1,4 +1,4 @@
-"""What several of these tests need: a hub, options for it, and ways to look at what happened."""
+"""Shared helpers: hub options, received rows, a lease held by this process, and counted receivers."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from tests.waiting import wait_until
 
 HUB = "hub"
 
-#: Seconds within which a receiver that nobody keeps has gone; one that is kept unused goes later.
+#: Seconds within which a receiver closes if nobody keeps it; an unused kept receiver closes later.
 SOON = 0.9 * RECEIVER_IDLE
 
 
 def hub_options(emulator: Emulator, **raw: object) -> Options:
-    """The options of a stream that reads `HUB`."""
+    """Options for a stream that reads `HUB`."""
     return stream_options({"connectionString": emulator.connection_string(HUB), **{k: str(v) for k, v in raw.items()}})
 
 
 def skew_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Make the driver's clock fast by `seconds`, as far as it stands for the hub's."""
+    """Set the driver's clock `seconds` ahead where it is used in place of the hub's clock."""
     clock = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic, sleep=time.sleep)
     monkeypatch.setattr(metadata, "time", clock)
 
 
 def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
-    """At least `count` rows, as soon as they have come."""
+    """Wait for at least `count` rows and return them."""
     batches: list[pa.RecordBatch] = []
 
     def enough() -> bool:
@@ -52,7 +52,7 @@ def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
 
 
 def numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
-    """The sequence numbers of all rows."""
+    """The sequence numbers of all rows in these batches."""
     return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
 
 
@@ -71,7 +71,7 @@ class HeldLease:
         return self.table.read().leases["0"]
 
     def claim(self, owner: str = "other", partition: str = "0") -> None:
-        """Have another member take the lease, or the query's next process."""
+        """Let another member, or the query's next process, claim the lease."""
         lease = self.table.read().leases[partition]
         self._write(replace(lease, owner=owner, epoch=lease.epoch + 1))
 
@@ -84,7 +84,7 @@ class HeldLease:
 
 
 class CountedReceivers(Receivers):
-    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened."""
+    """A worker process's open receivers; `opened` lists the sequence numbers at which new ones were opened."""
 
     def __init__(self, *, check_interval: float = 0.2) -> None:
         super().__init__(check_interval=check_interval)

@@ -1,4 +1,4 @@
-"""Planners put together as a query does, with the emulator without its network; most without a lease table."""
+"""Planners assembled as a query does it, using the emulator without its network; most have no lease table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from tests.query.support import HUB
 pytestmark = pytest.mark.usefixtures("without_network")
 
 
-def test_a_restart_in_an_empty_first_batch_keeps_the_logged_lineage(group: Group) -> None:
-    """Spark requests a new initial offset, and writers find the planner by the logged one."""
+def test_restart_during_an_empty_first_batch_keeps_the_logged_lineage(group: Group) -> None:
+    """Spark requests a new initial offset, but writers look the planner up by the logged lineage."""
     query = group.query("a", StreamOffset("a", lineage="new"), StreamOffset("a", lineage="logged"))
     assert query.planner.address is not None
     assert query.planner.address.lineage == "logged"
 
 
-def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lease_table_the_offset_contains_all_progress(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     group.append(2)
     first = group.query("a", shared=False)
@@ -49,10 +51,10 @@ def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
+def test_without_lease_table_a_logged_batch_is_reread_even_after_a_suspension(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else reads it, and the offset would count it as read."""
+    """No other query reads it, and the offset would count it as read."""
     group.append(2)
     first = group.query("a", shared=False)
     end = first.batch()
@@ -63,8 +65,8 @@ def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
     assert Counter(again.seen) == group.everything()
 
 
-@pytest.mark.usefixtures("quick_lists")
-def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
+@pytest.mark.usefixtures("frequent_partition_listing")
+def test_without_lease_table_new_partitions_start_at_their_first_event(group: Group) -> None:
     query = group.query("a", shared=False, startingPosition="latest")
     end = query.batch()
     query.run(end)
@@ -84,8 +86,8 @@ def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     ("owned", "has_joined", "waits"),
     [([8], True, 1), ([300, 600, 1024], True, 3), ([0, 8], False, 1), ([300, 300, 1024], False, 2)],
 )
-def test_a_query_joins_as_long_as_partitions_come(owned: list[int], has_joined: bool, waits: int) -> None:
-    """It owns `owned[n]` partitions after wait `n`, and after the last one the group is balanced."""
+def test_joining_query_keeps_waiting_while_it_gains_partitions(owned: list[int], has_joined: bool, waits: int) -> None:
+    """The query owns `owned[n]` partitions after wait `n`; after the last wait, the group is balanced."""
     waited: list[float] = []
 
     def wait_balanced(timeout: float, *, full_share: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The rules by which batches are planned, from values to values."""
+"""Batch planning as a pure function of its inputs."""
 
 from __future__ import annotations
 
@@ -43,29 +43,27 @@ def spans(inputs: PlanInputs) -> dict[str, tuple[int, int]]:
 # --- where a batch starts and ends -----------------------------------------------------------------------------
 
 
-def test_each_owned_partition_is_read_from_its_checkpoint_to_its_newest_event() -> None:
+def test_owned_partitions_are_read_from_checkpoint_to_newest_event() -> None:
     states = {"0": events(0, 10), "1": events(0, 9), "not owned": events(0, 5)}
     inputs = PlanInputs({"0": owned_lease(4, epoch=7), "1": owned_lease(9), "not known": owned_lease()}, states)
     assert planned(inputs) == BatchPlan({"0": OffsetRange("0", 7, 4, 10), "1": OffsetRange("1", 1, 9, 9)})
 
 
 @pytest.mark.parametrize(("checkpoint", "epoch", "start"), [(4, 2, 6), (2, 3, 2), (8, 3, 8)])
-def test_finished_events_count_before_they_are_checkpointed_unless_under_an_earlier_epoch(
-    checkpoint: int, epoch: int, start: int
-) -> None:
-    """Then another member has read on since, or an operator has set the position."""
+def test_uncheckpointed_progress_counts_only_under_the_current_epoch(checkpoint: int, epoch: int, start: int) -> None:
+    """Under an earlier epoch, another member has read on since, or an operator has set the position."""
     inputs = PlanInputs({"0": owned_lease(checkpoint, epoch)}, {"0": events(0, 10)}, {"0": finished(6, epoch=2)})
     assert spans(inputs) == {"0": (start, 10)}
 
 
-def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
+def test_fixed_ends_limit_the_batch_to_their_partitions_and_positions() -> None:
     """`Trigger.AvailableNow`."""
     holdings = {"0": owned_lease(3), "1": owned_lease(5), "2": owned_lease(0), "3": owned_lease(4)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
     assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0), "3": (4, 4)}
 
 
-def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None:
+def test_stalled_partition_is_read_up_to_the_probes_last_event() -> None:
     holdings = {"0": owned_lease(3), "1": owned_lease(3), "2": owned_lease(3)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), readable={"0": 3, "1": 5, "2": 99})
     assert spans(inputs) == {"0": (3, 3), "1": (3, 5), "2": (3, 10)}
@@ -74,7 +72,7 @@ def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None
         plan_batch(replace(inputs, states={"0": events(5, 10)}, refreshed=True))
 
 
-def test_omitted_partitions_are_reported_with_the_reason() -> None:
+def test_omitted_partitions_are_reported_with_a_reason() -> None:
     holdings = {p: owned_lease(3) for p in ("read", "done", "limit", "position", "state")}
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
     ranges = {p: OffsetRange(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
@@ -83,10 +81,10 @@ def test_omitted_partitions_are_reported_with_the_reason() -> None:
     assert omitted_partitions(ranges, holdings, states, available_now=True) == unknown
 
 
-# --- when the hub is polled first ------------------------------------------------------------------------------
+# --- when the hub is polled before planning --------------------------------------------------------------------
 
 
-def test_newer_events_are_requested_after_a_batch() -> None:
+def test_hub_is_polled_for_newer_events_after_a_batch() -> None:
     inputs = PlanInputs({"0": owned_lease(1)}, {"0": events(0, 1)}, batch_ended=True)
     assert plan_batch(inputs) is Request.CATCH_UP
     assert spans(inputs.after(Request.CATCH_UP, {"0": events(0, 4)})) == {"0": (1, 4)}
@@ -103,15 +101,15 @@ def test_newer_events_are_requested_after_a_batch() -> None:
         (EVENTS_PER_TASK, 2 * EVENTS_PER_TASK, True),
     ],
 )
-def test_a_known_backlog_that_fills_a_batch_is_read_without_asking(
+def test_backlog_that_fills_a_batch_is_read_without_polling_the_hub(
     backlog: int, limit: int | None, enough: bool
 ) -> None:
     inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 10 + backlog)}, limit=limit, batch_ended=True)
     assert (plan_batch(inputs) is not Request.CATCH_UP) is enough
 
 
-def test_a_position_beyond_the_last_known_event_is_no_loss_until_the_hub_confirms_it() -> None:
-    """Another member has read events that this one does not know yet."""
+def test_position_beyond_the_last_known_event_is_a_loss_only_once_the_hub_confirms_it() -> None:
+    """Another member might have read events that this member does not know yet."""
     inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 0)}, batch_ended=True)
     assert plan_batch(inputs) is Request.REFRESH
     inputs = inputs.after(Request.REFRESH, {"0": events(0, 12)})
@@ -120,7 +118,7 @@ def test_a_position_beyond_the_last_known_event_is_no_loss_until_the_hub_confirm
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_each_request_is_made_at_most_once(fails: bool) -> None:
+def test_hub_requests_are_not_repeated(fails: bool) -> None:
     requests, states = list[Request](), [{"0": events(20, 30)}, {"0": events(40, 50)}, {"0": events(60, 60)}]
     inputs = PlanInputs({"0": owned_lease(10)}, {"0": events(0, 10)}, fail_on_data_loss=False, batch_ended=True)
     while isinstance(plan := plan_batch(inputs), Request):
@@ -136,7 +134,7 @@ RECREATED = (events(0, 5), "the event hub was recreated, and its last event is 4
 
 
 @pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
-def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
+def test_lost_events_raise_an_error(state: PartitionState, why: str) -> None:
     with raises(DataLossError, "EHB_EVENTS_LOST", partition="3", position=10, reason=why):
         plan_batch(PlanInputs({"3": owned_lease(10)}, {"3": state}, refreshed=True))
 

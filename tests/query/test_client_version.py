@@ -1,4 +1,4 @@
-"""Versions of azure-eventhub: one that lacks what is used is refused with the version to install, any other is used."""
+"""Versions of azure-eventhub: one that lacks required internals is rejected, naming the version to install."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.query.queries import Group
 from tests.query.support import HUB
 from tests.raising import assert_reports, raises
 
-#: Missing parts of the client, and how the error names them.
+#: Missing client internals and the reason that the error reports.
 MISSING: dict[str, tuple[Any, str]] = {
     "_create_consumer": (EventHubConsumerClient, "has no attribute '_create_consumer'"),
     "encode_payload": (_encode, "missing private attributes: _encode.encode_payload"),
@@ -32,7 +32,7 @@ MISSING: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", MISSING)
-def test_a_client_without_what_is_used_is_refused_at_the_start(
+def test_client_without_required_internals_is_rejected_at_startup(
     group: Group, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     group.append(9)
@@ -45,7 +45,7 @@ def test_a_client_without_what_is_used_is_refused_at_the_start(
         group.query()
     assert not group.table.exists(), "nothing was created"
     errors = [caught.value]
-    if name != "ManagementOperation":  # which workers do not use
+    if name != "ManagementOperation":  # workers do not use it
         with pytest.raises(ClientVersionError) as caught:
             read(group)
         errors.append(caught.value)
@@ -57,24 +57,24 @@ def test_a_client_without_what_is_used_is_refused_at_the_start(
 
 
 def read(group: Group) -> int:
-    """How many events a worker reads."""
+    """The number of events that a worker reads."""
     batches = read_range(group.options(), OffsetRange("0", 0, 0, 9), None, None, receivers=Receivers())
     return sum(batch.num_rows for batch in batches)
 
 
-def test_a_method_that_takes_other_arguments(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_method_with_another_signature_is_rejected(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EventHubConsumerClient, "_create_consumer", lambda self, group: None)
     with raises(ClientVersionError, "EHB_CLIENT_UNSUPPORTED", reason=re.compile("unexpected keyword argument")):
         read(group)
 
 
-def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
+def test_link_failure_during_attach_is_not_mistaken_for_another_version(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulator.add_hub(HUB, 1)
 
     def ready(client: Any) -> bool:
-        """The client's result when it has got a ValueError instead of the answer."""
+        """The client's result after it received a ValueError instead of the answer."""
         return bool(client.auth_complete()) and client._client_ready() in (True, False)
 
     monkeypatch.setattr(AMQPClient, "client_ready", ready)
@@ -82,7 +82,7 @@ def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
         receiver.receive(1, 1.0)
 
 
-def test_another_version_of_the_same_shape_is_used_without_a_word(
+def test_compatible_client_version_is_used_without_a_warning(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")

@@ -1,4 +1,4 @@
-"""Columns required by a schema."""
+"""Columns selected by a schema."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def batch_of(bodies: list[bytes | None]) -> pa.RecordBatch:
     return record_batch(events, "7", json_properties=False)
 
 
-@settings(deadline=None)  # the first example imports
+@settings(deadline=None)  # the first example pays for imports
 @given(bodies, st.lists(st.sampled_from(list(TYPES)), min_size=1, unique=True))
-def test_any_columns_in_any_order(bodies: list[bytes | None], names: list[str]) -> None:
+def test_any_columns_can_be_selected_in_any_order(bodies: list[bytes | None], names: list[str]) -> None:
     batch = batch_of(bodies)
     found = Columns.from_schema((name, TYPES[name]) for name in names).select(batch)
     assert found.schema.names == names
     assert all(found.column(name).equals(batch.column(name)) for name in names)
 
 
-def test_all_columns_cost_nothing() -> None:
+def test_selecting_all_columns_copies_nothing() -> None:
     batch = batch_of([b"a"])
     assert Columns.from_schema(TYPES.items()) == ALL_COLUMNS
     assert ALL_COLUMNS.select(batch) is batch
@@ -44,7 +44,7 @@ def test_all_columns_cost_nothing() -> None:
 
 
 @given(bodies, st.integers(0, 20))
-def test_a_body_as_text_has_the_same_bytes(bodies: list[bytes | None], start: int) -> None:
+def test_string_body_contains_the_same_bytes(bodies: list[bytes | None], start: int) -> None:
     batch = batch_of(bodies).slice(start)
     text = Columns.from_schema([("body", "string")]).select(batch).column("body")
     assert text.type == pa.string()
@@ -62,6 +62,6 @@ def test_a_body_as_text_has_the_same_bytes(bodies: list[bytes | None], start: in
         ([], "(none)", "at least one"),
     ],
 )
-def test_other_columns_are_refused(schema: list[tuple[str, str]], column: str, allowed: str) -> None:
+def test_unknown_columns_and_types_are_rejected(schema: list[tuple[str, str]], column: str, allowed: str) -> None:
     with raises(OptionError, "EHB_COLUMN_INVALID", column=column, allowed=re.compile(allowed)):
         Columns.from_schema(schema)

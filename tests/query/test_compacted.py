@@ -1,4 +1,4 @@
-"""Ranges of a compacted event hub whose last events are gone: they end, and what is only late is waited for."""
+"""Ranges in a compacted event hub: a range whose last events are gone ends, but late events are waited for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from spark_ehbalance.query.range_reader import read_range
 from tests.query.support import HUB, CountedReceivers, HeldLease, hub_options, numbers
 from tests.raising import raises
 
-#: Bytes after which the emulator waits before it sends the next event, if it has a delay; and that delay in seconds,
-#: longer than a receiver waits and than the tail is quiet.
+#: The size in bytes after which a delayed emulator pauses before the next event, and that delay in seconds: longer than
+#: a receiver waits, and longer than the tail must be quiet.
 LARGE, DELAY = 1 << 20, 1.3
 
 
@@ -55,8 +55,8 @@ def read(options: Options, start: int, end: int, worker: CountedReceivers, level
     return numbers(read_range(options, OffsetRange("0", 0, start, end), None, level, receivers=worker))
 
 
-class Looks:
-    """What was found at the compaction. `before` and `after` are called at each look."""
+class TailChecks:
+    """Records the result of every check of the tail; `before` and `after` are called around each check."""
 
     def __init__(self) -> None:
         self.found: list[bool] = []
@@ -71,23 +71,25 @@ class Looks:
 
 
 @pytest.fixture(autouse=True)
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    made = Looks()
+def tail_checks(monkeypatch: pytest.MonkeyPatch) -> TailChecks:
+    made = TailChecks()
     monkeypatch.setattr(range_reader, "is_compacted_away", made.look)
     return made
 
 
-def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: CountedReceivers, looks: Looks) -> None:
-    """They prove at once that nothing of the range is left."""
+def test_range_whose_last_events_were_superseded_ends(
+    emulator: Emulator, worker: CountedReceivers, tail_checks: TailChecks
+) -> None:
+    """Later events prove at once that the rest of the range is gone."""
     send(emulator, 5)
     emulator.compact(HUB, 0, 0, 20)
     assert read(options_of(emulator), 0, 20, worker) == []
     assert read(options_of(emulator), 20, 25, worker) == list(range(20, 25))
-    assert looks.found == []
+    assert tail_checks.found == []
 
 
 @pytest.mark.parametrize("level", [None, 3])
-def test_the_end_is_a_tombstone_that_was_removed(
+def test_range_ending_in_a_removed_tombstone_ends(
     emulator: Emulator, worker: CountedReceivers, level: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     send(emulator, 3)
@@ -99,7 +101,7 @@ def test_the_end_is_a_tombstone_that_was_removed(
     assert read(options_of(emulator), 23, 30, worker, level=level) == list(range(23, 30))
 
 
-def test_nothing_of_the_range_is_left_and_the_event_before_it_is_far_away(
+def test_range_without_remaining_events_ends_although_the_previous_event_is_far_away(
     emulator: Emulator, worker: CountedReceivers
 ) -> None:
     send(emulator, 100)
@@ -107,26 +109,28 @@ def test_nothing_of_the_range_is_left_and_the_event_before_it_is_far_away(
     assert read(options_of(emulator), 90, 120, worker) == []
 
 
-def test_a_hub_that_delivers_nothing_is_waited_for(emulator: Emulator, worker: CountedReceivers, looks: Looks) -> None:
+def test_reader_waits_for_a_hub_that_delivers_nothing(
+    emulator: Emulator, worker: CountedReceivers, tail_checks: TailChecks
+) -> None:
     emulator.pause(HUB, 0)
-    looks.after = lambda: emulator.resume(HUB, 0)
+    tail_checks.after = lambda: emulator.resume(HUB, 0)
     assert read(options_of(emulator), 10, 20, worker) == list(range(10, 20))
-    assert looks.found == [False]
+    assert tail_checks.found == [False]
 
 
-def test_a_hub_whose_events_come_one_by_one_is_waited_for(
-    emulator: Emulator, worker: CountedReceivers, looks: Looks
+def test_reader_waits_for_a_hub_that_delivers_one_event_at_a_time(
+    emulator: Emulator, worker: CountedReceivers, tail_checks: TailChecks
 ) -> None:
     send(emulator, 4, bytes(LARGE))
     emulator.delay(DELAY, HUB, 0)
     assert read(options_of(emulator), 22, 24, worker) == [22, 23]
-    assert {*looks.found} == {False}
+    assert {*tail_checks.found} == {False}
 
 
-def test_a_hub_that_stops_after_the_event_before_is_waited_for(
-    emulator: Emulator, worker: CountedReceivers, looks: Looks, monkeypatch: pytest.MonkeyPatch
+def test_reader_waits_for_a_hub_that_stops_after_the_previous_event(
+    emulator: Emulator, worker: CountedReceivers, tail_checks: TailChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It delivers again to the second receiver."""
+    """The hub resumes delivery to the second receiver."""
     send(emulator, 4, bytes(LARGE))
     opened: list[int] = []
 
@@ -148,7 +152,7 @@ def test_a_hub_that_stops_after_the_event_before_is_waited_for(
     emulator.delay(DELAY, HUB, 0)
     assert read(options_of(emulator), 22, 24, worker) == [22, 23]
     assert opened[:2] == [21, 21]
-    assert {*looks.found} == {False}
+    assert {*tail_checks.found} == {False}
 
 
 def test_range_without_events_fails_until_a_later_event_arrives(emulator: Emulator, worker: CountedReceivers) -> None:
@@ -161,28 +165,32 @@ def test_range_without_events_fails_until_a_later_event_arrives(emulator: Emulat
     assert read(options, 20, 21, worker) == [20]
 
 
-def test_the_next_owner_ends_a_look_at_the_tail(
-    emulator: Emulator, worker: CountedReceivers, looks: Looks, rival: Callable[[int], Receiver], tmp_path: Path
+def test_check_of_the_tail_ends_when_the_next_owner_reads(
+    emulator: Emulator,
+    worker: CountedReceivers,
+    tail_checks: TailChecks,
+    rival: Callable[[int], Receiver],
+    tmp_path: Path,
 ) -> None:
-    """Nothing is taken for gone, and the receivers do not fight for the partition."""
+    """No event counts as gone, and the receivers do not keep disconnecting one another."""
     emulator.compact(HUB, 0, 15, 20)
     held = HeldLease(emulator, tmp_path / "leases", epoch=3)
     options = options_of(emulator, leaseTable=held.path)
-    looks.before = lambda: (held.claim(), rival(4))
+    tail_checks.before = lambda: (held.claim(), rival(4))
     assert numbers(read_range(options, OffsetRange("0", 3, 10, 20, 9), "me", 3, receivers=worker)) == list(
         range(10, 15)
     )
     assert emulator.readers(HUB, 0) == [4]
 
 
-def test_a_look_at_the_tail_ends_with_its_task(
-    emulator: Emulator, worker: CountedReceivers, looks: Looks, monkeypatch: pytest.MonkeyPatch
+def test_check_of_the_tail_ends_with_its_task(
+    emulator: Emulator, worker: CountedReceivers, tail_checks: TailChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_OPENING", 60.0)
     emulator.pause(HUB, 0)
     ended = threading.Event()
-    looks.before = ended.set
+    tail_checks.before = ended.set
     begun = time.monotonic()
     assert not list(read_range(options_of(emulator), OffsetRange("0", 0, 10, 20), None, 3, ended, receivers=worker))
-    assert looks.found == [False]
+    assert tail_checks.found == [False]
     assert time.monotonic() - begun < compaction._OPENING

@@ -1,4 +1,4 @@
-"""Reading several partitions in one task: none waits for another, whatever happens to one of them."""
+"""Reading several partitions in one task: a failing or slow partition does not hold up the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def counting(name: str, count: int) -> Reader[Numbered]:
 
 
 @given(st.lists(st.integers(0, 20), max_size=6))
-def test_everything_once_and_in_each_reader_s_order(counts: list[int]) -> None:
+def test_batches_arrive_once_and_in_reader_order(counts: list[int]) -> None:
     got = list(read_concurrently([counting(str(index), count) for index, count in enumerate(counts)]))
     for index, count in enumerate(counts):
         assert [number for name, number in got if name == str(index)] == list(range(count))
@@ -35,7 +35,7 @@ def test_everything_once_and_in_each_reader_s_order(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("others", [0, 1, 5])
 @pytest.mark.parametrize("fails", [True, False])
-def test_an_error_and_closing_end_all_readers(others: int, fails: bool) -> None:
+def test_error_or_close_ends_all_readers(others: int, fails: bool) -> None:
     closed: list[int] = []
 
     def waiting(index: int, ended: threading.Event) -> Generator[Numbered, None, None]:
@@ -57,7 +57,7 @@ def test_an_error_and_closing_end_all_readers(others: int, fails: bool) -> None:
     assert sorted(closed) == list(range(1 + others))
 
 
-def test_a_waiting_reader_does_not_block_others() -> None:
+def test_waiting_reader_does_not_block_others() -> None:
     go_on = threading.Event()
 
     def slow(_: threading.Event) -> Generator[Numbered, None, None]:

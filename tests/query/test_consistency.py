@@ -1,6 +1,6 @@
-"""A query's checkpoint, its lease table and its hub, of which one was copied, rolled back, moved or replaced.
+"""A query whose checkpoint, lease table or hub was copied, rolled back, moved or replaced.
 
-The decision, from values to values; and real planners, the emulator without its network, and a Delta table.
+The decision is tested as a pure function, then with real planners, the emulator without its network and a Delta table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ AT = {"at": "1970-01-01 00:00:00+00:00", "owner": "me", "host": "here"}
 
 
 def table(record: QueryRecord | None = RECORD, id: str = "t1", created: int | None = 7, **epochs: int) -> Snapshot:
-    """A lease table in which partitions, named p0 and p1, have these epochs and a position."""
+    """A lease table whose partitions p0 and p1 have these epochs and a position."""
     epochs = epochs or {"p0": 3, "p1": 2}
     leases = {p[1:]: Lease(p[1:], epoch=epoch, checkpoint=Position(9)) for p, epoch in epochs.items()}
     queries = {} if record is None else {"l": record}
@@ -63,7 +63,7 @@ def table(record: QueryRecord | None = RECORD, id: str = "t1", created: int | No
 @pytest.mark.parametrize(
     ("known", "found", "recreated"), [(7, 8, True), (7, 7, False), (7, None, False), (None, 8, False)]
 )
-def test_a_hub_is_recreated_if_both_creation_times_are_known_and_differ(
+def test_hub_counts_as_recreated_only_if_both_creation_times_are_known_and_differ(
     known: int | None, found: int | None, recreated: bool
 ) -> None:
     hub = HubReference("hub", "ns", found)
@@ -165,13 +165,13 @@ STOPS: dict[str, tuple[StreamOffset, Snapshot | None, str | None, tuple[str, dic
 
 
 @pytest.mark.parametrize("case", CONTINUES)
-def test_what_belongs_together_continues(case: str) -> None:
+def test_matching_checkpoint_and_table_continue(case: str) -> None:
     known, found, location = CONTINUES[case]
     assert mismatch(known, found, AT_HUB, location) is None
 
 
 @pytest.mark.parametrize("case", STOPS)
-def test_what_does_not_belong_together_is_an_error_with_both_facts(case: str) -> None:
+def test_mismatch_is_an_error_that_states_both_facts(case: str) -> None:
     known, found, location, (name, facts) = STOPS[case]
     wrong = mismatch(known, found, AT_HUB, location)
     assert_reports(wrong, name, **facts)
@@ -203,8 +203,8 @@ LOSSES: dict[str, tuple[Callable[[Group], None], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Group, loss: str) -> None:
-    """Even of a query that has read no event."""
+def test_lost_lease_table_is_an_error_before_anything_is_read_or_created(group: Group, loss: str) -> None:
+    """Even if the query has not read an event yet."""
     query = group.query("a")
     end = query.planner.empty_end(query.finished)
     query.stop()
@@ -217,7 +217,7 @@ def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Grou
 
 
 def restored(group: Group, version: int) -> bool:
-    """Whether RESTORE has won the race against members' commits."""
+    """Run RESTORE; returns whether it won the race against the members' commits."""
     try:
         DeltaTable(group.table).restore(version)
     except CommitFailedError:
@@ -225,8 +225,8 @@ def restored(group: Group, version: int) -> bool:
     return True
 
 
-def test_a_restored_table_ends_running_queries_and_refuses_stopped_ones(group: Group) -> None:
-    """The restored rows count the stopped query's batch as begun, and not the takeover that cut it short."""
+def test_restored_table_ends_running_queries_and_rejects_stopped_ones(group: Group) -> None:
+    """The restored rows contain the start of the stopped query's batch, but not the takeover that cut it short."""
     group.append(5)
     stopped = group.query("a")
     end = stopped.batch()

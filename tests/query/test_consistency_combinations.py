@@ -1,7 +1,7 @@
-"""Checkpoint, lease table and sink, of which some were copied, set back, swapped or removed: at random times, and
-around processes that are killed at random points of a batch. Whatever it is, no event gets lost in silence.
+"""Checkpoints, lease tables and sinks that are copied, rolled back, swapped or removed at random times, while processes
+are killed at random points of a batch. No combination loses an event silently.
 
-The real engines, with the Spark and in the simulated time of a storm; the sinks are models of what four of them go by.
+Uses the real engines with the storm's model of Spark in simulated time; the sinks model how four kinds detect rewrites.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storm.query import Checkpoint
 from storm.sinks import FindLost, Rows, Sink, Writing
 from storm.world import World
 
-#: Partition and sequence number.
+#: (partition, sequence number)
 Event = tuple[str, int]
 
 PARTITIONS = 2
 
-#: Seconds in which everything is read, and the table knows.
+#: Seconds within which all events are read and recorded in the lease table.
 PATIENCE = 200.0
 
 KINDS = ("append", "Delta's own", "file", "once")
@@ -40,21 +40,21 @@ _IDS = itertools.count()
 
 
 def _plan(owner: str) -> Plan:
-    """One query that reads whatever comes, and no faults."""
+    """A plan without faults for one query that reads all events."""
     query = QueryPlan(owner, "cooperative", "append", 1.0, 7, None, 0.0, True, False, False, True)
     return Plan(0, PARTITIONS, 0.0, 0.5, 0.01, 30.0, 5.0, 10.0, None, 20.0, (query,), ())
 
 
 @dataclass
 class ModelSink(Sink):
-    """Plain append; or Delta's own sink, which leaves out batches up to the last one it has of the query's id; or
-    Spark's file sink, which leaves out those up to the last one that its folder has; or `once`, which has marks."""
+    """A model of four sinks: plain append; Delta's own sink, which skips batches up to the query's last one;
+    Spark's file sink, which skips batches up to the last one in its folder; and `once`, which uses marks."""
 
     kind: str = "append"
     rows: Counter[Event] = field(default_factory=Counter)
     last: dict[str, int] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
-    writer: str = ""  # the id of the checkpoint that writes it
+    writer: str = ""  # the id of the checkpoint that writes to it
     skipped: list[tuple[int, set[Event]]] = field(default_factory=list)
 
     def write(
@@ -90,7 +90,7 @@ class Errors:
 
 @dataclass
 class Parts:
-    """What a query's past lies in: all of it, or copies of it; `at` is the time at which each part was so."""
+    """A query's stored parts, or a copy of them; `at` maps each part to the time of that state."""
 
     checkpoint: tuple[str, Sequence[StreamOffset], int]
     table: Snapshot
@@ -99,19 +99,19 @@ class Parts:
 
 
 class Refused(Exception):
-    """The query must not start."""
+    """The query refused to start."""
 
 
-#: A change: what is done to which part, how many copies ago, and whether the query is stopped in order before.
+#: A change: (action, part, how many copies ago, whether the query is stopped in an orderly way first).
 Change = tuple[str, str, int, bool]
 
-#: What happens to a query: it reads everything (None), or is killed when it enters a stage of a batch, at another stage
-#: of which copies are made; further copies, and whether it reads on after them; and a change.
+#: A round: (the stage of a batch at which the query is killed, None if it reads everything; the stage at which copies
+#: are made; how often copies are made afterwards, where 2 means that the query then reads on; a change).
 Round = tuple[str | None, str | None, int, Change]
 
 _POINTS = STAGES[1:]
 
-#: Often what loses most: the checkpoint is set back to the newest copy, which was made in a batch that was written.
+#: Weighted towards the riskiest change: restoring the checkpoint from a copy made during a batch that was written.
 _changes = st.tuples(
     st.sampled_from(["put"] * 7 + ["remove", "swap"]),
     st.sampled_from(["checkpoint"] * 3 + ["table", "table", "sink"]),
@@ -131,18 +131,18 @@ _rounds = st.lists(
 
 
 class Past:
-    """One query, its parts, copies of them, and what somebody does to them."""
+    """A query, its parts, copies of the parts, and the changes that people make to them."""
 
     def __init__(self, kind: str, owner: str = "a") -> None:
         self.world, self.kind = World(_plan(owner)), kind
         self.query, self.errors = self.world.queries[0], Errors()
         self.world.witness = self.errors  # type: ignore[assignment]
         self.copies: list[Parts] = []
-        self.at: dict[str, float] = {}  # of parts that were put back: at which time they were so
+        self.at: dict[str, float] = {}  # restored part → the time of its state
         self.written: set[Event] = set()
         self.excused: set[Event] = set()
         self.killed = False
-        #: The number of the batch that a checkpoint restored after a kill lacks: given up with sinks that skip numbers.
+        #: The batch missing from a checkpoint restored after a kill; sinks that skip batch numbers lose it.
         self.given_up: int | None = None
         for part in ("checkpoint", "table", "sink"):
             self._set(part, self._new())
@@ -172,7 +172,7 @@ class Past:
             self.written |= self.sink.rows.keys()
 
     def begin(self) -> None:
-        """Start a process with whatever there is. Raises `Refused`."""
+        """Start a process with the current parts. Raises `Refused` if it does not start."""
         self._heed_the_documentation()
         self._excuse()
         self.errors.raised.clear()
@@ -183,8 +183,8 @@ class Past:
         self.at = {}
 
     def run(self, point: str | None = None, copied: str | None = None) -> None:
-        """Read all events; the table records them, as a commit takes no longer than a batch. Or run to `point` of a
-        batch; copies are made at `copied`."""
+        """Read all events until the table has recorded them, or run a batch up to the stage `point`. Copies are made at
+        the stage `copied`."""
         (process,) = self.query.running
         if point is not None:
             process.at_stage[point] = process.end
@@ -225,8 +225,8 @@ class Past:
         self.copies.append(Parts(checkpoint, self.world.store.snapshot, copy.deepcopy(self.sink), at))
 
     def change(self, what: str, part: str, number: int = 0) -> None:
-        """Put a copy, nothing, or the part of a query of another table in the place of a part. What was there is kept
-        as a copy."""
+        """Replace a part with a copy, with a new empty one, or with the part of a query that uses another table. The
+        replaced state is kept as a copy."""
         chosen = self.copies[-1 - number % len(self.copies)]
         self.copy()
         if what == "swap":
@@ -239,8 +239,8 @@ class Past:
             foreign.copy()
             chosen = foreign.copies[-1]
             if part == "table" and not self.offsets:
-                # Nothing distinguishes a query that has logged no batch from a new one of that table, whose query has
-                # read to the end of its hub, an event further than this one.
+                # A query that has not logged a batch looks like a new query of the swapped-in table, whose own query
+                # has read one event more.
                 partitions = foreign.world.hub.partitions.items()
                 self.excused |= {(p, at) for p, partition in partitions for at in range(partition.end)}
         self._set(part, self._new() if what == "remove" else chosen)
@@ -249,7 +249,7 @@ class Past:
 
     def _set(self, part: str, parts: Parts) -> None:
         if part == "checkpoint":
-            # One without a batch was deleted: only remains of its folder would prove that it was there.
+            # A checkpoint without a batch counts as deleted: nothing proves that it existed.
             before, chosen = self.offsets, parts if parts.checkpoint[1] else self._new()
             self.id, offsets, commits = chosen.checkpoint
             self.query.checkpoint = Checkpoint([*offsets], commits)
@@ -261,11 +261,11 @@ class Past:
             self.world.store.snapshot = parts.table
         self.at.pop(part, None)
 
-    # --- what must be so -----------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------------
 
     def _heed_the_documentation(self) -> None:
-        """Begin a new sink where the documentation requires it: the folder of a file sink belongs to one checkpoint,
-        and a sink that is newer than checkpoint and table has batch numbers that neither knows."""
+        """Start a new sink where the documentation requires one: a file sink's folder belongs to one checkpoint, and a
+        sink that is newer than both checkpoint and table contains batch numbers that neither of them knows."""
         checkpoint_at, table_at, sink_at = (self.at.get(part, inf) for part in ("checkpoint", "table", "sink"))
         another = self.kind == "file" and self.sink.writer not in ("", self.id)
         if another or sink_at > max(checkpoint_at, table_at):
@@ -273,7 +273,7 @@ class Past:
         self.sink.writer = self.id
 
     def _excuse(self) -> None:
-        """No source restores rows removed from the sink if the table or checkpoint counts them as read."""
+        """Excuse rows that were removed from the sink and that the table or the checkpoint counts as read."""
         leases = self.world.store.snapshot.leases.values()
         ends = {lease.partition: lease.checkpoint.next for lease in leases if lease.checkpoint}
         ranges = [span for end in self.offsets[: self.query.checkpoint.commits] for span in end.ranges.values()]
@@ -305,14 +305,14 @@ class Past:
 
 @settings(max_examples=400, deadline=None, phases=(Phase.generate, Phase.shrink))
 @given(st.sampled_from([*KINDS, "Delta's own", "file"]), _rounds)
-def test_no_event_is_lost_in_silence(kind: str, rounds: list[Round]) -> None:
+def test_no_event_is_lost_silently(kind: str, rounds: list[Round]) -> None:
     Past(kind).play(rounds)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_past_that_is_set_back_as_a_whole_loses_nothing(kind: str, orderly: bool) -> None:
-    """And needs no new sink: all that comes after the copy is read again."""
+def test_restoring_all_parts_together_loses_no_events(kind: str, orderly: bool) -> None:
+    """No new sink is needed, because all events after the copy are read again."""
     past = Past(kind)
     past.begin()
     past.run()

@@ -1,4 +1,4 @@
-"""Messages of a query's driver to its planner, over a local socket."""
+"""Messages from a query's driver to its planner over a local socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 class FakePlanner:
-    """Listens as the planner of that name, keeps the messages, and answers `answer`."""
+    """Listens under the planner's name, records the messages, and answers with `answer`."""
 
     def __init__(self, name: str) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def planner() -> Iterator[FakePlanner]:
 
 
 def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
-    """Send `text`, which need not be a message; returns the answer."""
+    """Send `text`, which is not necessarily a valid message; returns the answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(10)
         sender.connect(str(planner.path))
@@ -59,7 +59,7 @@ def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
         return sender.recv(100)
 
 
-def test_a_message_arrives_and_is_answered(planner: FakePlanner) -> None:
+def test_message_is_received_and_answered(planner: FakePlanner) -> None:
     large = {str(number): "x" * 100 for number in range(2000)}
     for answer in (True, False, large):
         planner.answer = answer
@@ -70,7 +70,7 @@ def test_a_message_arrives_and_is_answered(planner: FakePlanner) -> None:
         request(PlannerAddress("bob"), {"n": 1})
 
 
-def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> None:
+def test_finds_out_whether_any_other_planner_answers_yes(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(socket_path(PlannerAddress("dead"))))
     assert send_to_all(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
@@ -85,16 +85,16 @@ def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> 
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"{", b"[]", b'"leave"', b"[" * 50_000, b'{"a":' * 50_000])
-def test_garbage_does_not_end_the_thread(planner: FakePlanner, garbage: bytes) -> None:
+def test_thread_survives_garbage(planner: FakePlanner, garbage: bytes) -> None:
     planner.answer = TypeError("not what was expected")
     assert send_bytes(planner, garbage) == b""
     planner.answer = True
     assert send(PlannerAddress("ann"), {"n": 1}) is True
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # assertions cover it
 @pytest.mark.parametrize("kind", [KeyError, BaseException])
-def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
+def test_message_that_cannot_be_handled_is_logged_but_not_answered(
     planner: FakePlanner, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     planner.answer = kind("finished")
@@ -105,13 +105,13 @@ def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
     assert send(PlannerAddress("ann"), {}) is True
 
 
-def test_the_folder_is_private_and_the_path_does_not_show_the_name(planner: FakePlanner, folder: Path) -> None:
+def test_folder_is_private_and_the_path_hides_the_planners_name(planner: FakePlanner, folder: Path) -> None:
     assert stat.S_IMODE(planner.path.parent.stat().st_mode) == 0o700
     assert planner.path.parent.parent == folder
     assert "ann" not in planner.path.name
 
 
-def test_closing_removes_the_socket_and_ends_the_thread() -> None:
+def test_close_removes_the_socket_and_ends_the_thread() -> None:
     before = set(threading.enumerate())
     made = FakePlanner("cat")
     assert made.path.is_socket()
@@ -121,7 +121,7 @@ def test_closing_removes_the_socket_and_ends_the_thread() -> None:
     made.control.close()
 
 
-def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_socket() -> None:
+def test_late_close_of_an_earlier_process_keeps_the_later_ones_socket() -> None:
     earlier, later = FakePlanner("ann"), FakePlanner("ann")
     earlier.control.close()
     assert send(PlannerAddress("ann"), {"n": 1}) is True
@@ -132,7 +132,7 @@ def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_soc
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "a link", "a link to nothing", "another's", "open to its group"])
-def test_a_folder_that_others_can_use_is_refused_with_a_warning(
+def test_folder_that_others_can_use_is_rejected_with_a_warning(
     obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = folder / f"ehbalance-{os.getuid()}"
@@ -156,7 +156,7 @@ def test_a_folder_that_others_can_use_is_refused_with_a_warning(
     made.close()
 
 
-def test_driver_sends_nothing_through_a_folder_open_to_others(planner: FakePlanner, folder: Path) -> None:
+def test_driver_sends_nothing_through_a_folder_that_others_can_use(planner: FakePlanner, folder: Path) -> None:
     planner.path.parent.chmod(0o755)
     assert send(PlannerAddress("ann"), {"leave": True}) is None
     assert planner.messages == []

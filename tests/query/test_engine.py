@@ -1,4 +1,4 @@
-"""The engine of a query: inputs and outputs, without clock, thread, hub or table."""
+"""The query engine as a function from inputs to outputs, without a clock, thread, hub or table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = StreamOffset("ann")
 
 
 class OneQuery(One):
-    """ann's query, which owns all partitions. `states` is what the hub reports."""
+    """ann's query, which owns all partitions; `states` contains the partition states that the hub reports."""
 
     def __init__(self, partitions: int = 2, **settings: Any) -> None:
         super().__init__(partitions)
@@ -38,7 +38,7 @@ class OneQuery(One):
         self.hold(**{str(partition): 0 for partition in range(partitions)})
 
     def hold(self, offset: str | None = None, begin: int = 0, **ends: int) -> None:
-        """From now on the hub has events up to these ends, of which the newest has that `offset`."""
+        """Set the hub's events: partitions end at these positions, and the newest event has this `offset`."""
         states = {p.strip("_"): PartitionState(begin, end, offset, None) for p, end in ends.items()}
         self.states = {**self.states, **states}
 
@@ -53,7 +53,7 @@ class OneQuery(One):
         return self.notify(protocol.BatchRequested(start, limit, self.hub))
 
     def planned(self, outputs: list[protocol.Output]) -> protocol.BatchPlanned:
-        """What is planned, which needs no further question but for newer events."""
+        """The planned batch; the engine may poll for newer events but makes no other request."""
         if outputs == [protocol.CatchUp()]:
             outputs = self.notify(protocol.HubReported(self.hub))
         (planned,) = outputs
@@ -61,16 +61,16 @@ class OneQuery(One):
         return planned
 
     def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
-        """The end of the next batch."""
+        """Plan the next batch and return its end."""
         return self.planned(self.request_batch(start, limit)).end
 
     def events_found(self, *found: bool | None) -> list[protocol.Output]:
-        """Whether the hub has the event before each position of partition 0; None: unknown."""
+        """Report whether the hub has the event before the position in partition 0; None means unknown."""
         answers = [{} if answer is None else {"0": answer} for answer in found]
         return self.notify(protocol.EventsFound(answers, self.hub))
 
     def read(self, end: StreamOffset) -> list[tuple[str, int, int]]:
-        """The batch's ranges, if they need no lookup."""
+        """The batch's ranges, provided that the engine needs no lookup."""
         return self.ranges(self.notify(protocol.RangesRequested(end)))
 
     def ranges(self, outputs: list[protocol.Output]) -> list[tuple[str, int, int]]:
@@ -83,7 +83,7 @@ def spans(end: StreamOffset) -> dict[str, tuple[int, int]]:
     return {p: (range_.start, range_.end) for p, range_ in end.ranges.items()}
 
 
-def test_a_batch_leads_from_request_to_progress() -> None:
+def test_batch_runs_from_request_to_recorded_progress() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=3)
     end = one.batch()
@@ -106,7 +106,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     assert one.engine.in_batch, "that is not the end of the later batch"
 
 
-def test_newer_events_are_requested_once_after_a_batch() -> None:
+def test_engine_polls_for_newer_events_once_after_a_batch() -> None:
     one = OneQuery()
     assert one.request_batch() == [protocol.CatchUp()]
     planned = one.planned(one.notify(protocol.HubReported(one.hub)))
@@ -116,7 +116,7 @@ def test_newer_events_are_requested_once_after_a_batch() -> None:
     assert isinstance(again, protocol.BatchPlanned), "nothing has ended since"
 
 
-def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     one = OneQuery(partitions=1, fail_on_data_loss=False)
     one.hold(_0=4, begin=4)
     assert one.request_batch() == [protocol.Refresh(("0",))]
@@ -128,8 +128,8 @@ def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.Log
     assert caplog.text.count("failOnDataLoss=false: next=4") == 1
 
 
-def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
-    """A query that is killed before it can commit that progress resumes there, if nobody has taken the lease."""
+def test_offset_contains_progress_made_under_a_lapsed_lease() -> None:
+    """A query killed before it could commit that progress resumes there if no other member has claimed the lease."""
     one = OneQuery(partitions=1)
     one.hold(_0=5)
     one.notify(protocol.BatchFinished(first := one.batch()))
@@ -150,8 +150,8 @@ def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
     assert end.checkpoints == {"0": 0}, "for a group without its lease table"
 
 
-def test_a_sought_partition_is_read_to_the_end_of_its_batch_and_lost_only_if_another_member_takes_it_then() -> None:
-    """The former owner may not have read its range to the end. So it writes nothing of it, and reports the loss."""
+def test_batch_survives_a_seek_unless_another_member_then_steals_the_partition() -> None:
+    """The former owner might not have read its whole range, so it writes none of it and reports the loss."""
     one = OneQuery()
     one.hold(_0=5, _1=5)
     end = one.batch()
@@ -170,7 +170,7 @@ def test_a_sought_partition_is_read_to_the_end_of_its_batch_and_lost_only_if_ano
 
 
 def geo() -> tuple[OneQuery, StreamOffset]:
-    """A query that has finished four of nine events, of which those at the batch's ends are named."""
+    """A query that has finished four of nine events; its offset names the events at the ends of the batch."""
     one = OneQuery(partitions=1)
     one.hold("0-9-9", _0=9)
     assert one.request_batch(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
@@ -179,7 +179,7 @@ def geo() -> tuple[OneQuery, StreamOffset]:
     return one, planned.end
 
 
-def test_reading_continues_only_after_the_event_before_was_found() -> None:
+def test_reading_continues_only_after_the_previous_event_was_found() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
     assert one.request_batch(end) == [looked_for]
@@ -192,7 +192,7 @@ def test_reading_continues_only_after_the_event_before_was_found() -> None:
         assert looked_for not in one.request_batch(end), "it is not retained"
 
 
-def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_again() -> None:
+def test_promotion_during_planning_repeats_the_lookup_of_the_previous_event() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
     assert one.request_batch(end) == [looked_for]
@@ -208,19 +208,19 @@ def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_ag
     assert one.notify(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
 
 
-def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
+def test_event_missing_from_the_hub_is_a_loss() -> None:
     one, end = geo()
     one.request_batch(end)
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
         one.events_found(False)
-    for newest, known in (("1-3-3", 4), ("0-1-3", 4), ("0-2-2", 3)):  # another one, or one before it
+    for newest, known in (("1-3-3", 4), ("0-1-3", 4), ("0-2-2", 3)):  # another event, or an earlier one
         one.request_batch(end)
         one.hold(newest, _0=known)
         with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
             one.events_found(None)
 
 
-def test_partition_with_unknown_events_is_omitted() -> None:
+def test_partition_is_omitted_while_its_events_are_unknown() -> None:
     one, end = geo()
     for newest, known in (("0-9-9", 9), ("0-3-3", 4)):
         one.request_batch(end)
@@ -229,8 +229,8 @@ def test_partition_with_unknown_events_is_omitted() -> None:
         assert (planned.end, planned.ranges) == (end, {})
 
 
-def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch() -> None:
-    """The event before its position was not looked for."""
+def test_probe_that_ends_during_an_event_lookup_counts_for_the_next_batch() -> None:
+    """The event before the probe's position was not looked up."""
     one = OneQuery(partitions=2)
     for end in ("0", "1"):
         one.hold("0-9-9", **{f"_{end}": 9})
@@ -250,7 +250,7 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     assert spans(one.planned(one.events_found(True)).end) == {"0": (4, 9)}
 
 
-def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
+def test_logged_batch_is_reread_only_if_the_hub_has_its_events() -> None:
     one, end = geo()
     one.turn()
     one.request_batch(end)
@@ -273,7 +273,7 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------
 
 
-def test_ends_stay_where_they_were_fixed() -> None:
+def test_fixed_ends_do_not_move() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=3)
     one.notify(protocol.EndsFixed(one.hub))
@@ -292,7 +292,7 @@ def available_now() -> tuple[OneQuery, StreamOffset]:
     return one, end
 
 
-def test_available_now_reads_partitions_that_come_later() -> None:
+def test_available_now_reads_partitions_claimed_later() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=5)
     states, one.states = one.states, {"0": one.states["0"]}
@@ -308,7 +308,7 @@ def test_available_now_reads_partitions_that_come_later() -> None:
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
-def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(taken_back: bool) -> None:
+def test_partitions_stolen_before_the_batch_is_read_are_left_to_their_new_owner(taken_back: bool) -> None:
     one = OneQuery()
     one.hold(_0=5, _1=5)
     end = one.batch()
@@ -322,8 +322,8 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
     assert {p: progress.position.next for p, progress in one.ann.query.progress.items()} == {"0": 5}
 
 
-def test_available_now_does_not_wait_for_what_it_will_not_read() -> None:
-    """Events that a promotion took, partitions beyond the member's limit, and any when the member leaves."""
+def test_available_now_does_not_wait_for_events_it_will_not_read() -> None:
+    """Events lost in a promotion, partitions beyond the member's limit, and all partitions if the member is leaving."""
     one = OneQuery(partitions=1)
     one.hold(_0=9)
     one.notify(protocol.EndsFixed(one.hub))
@@ -344,7 +344,7 @@ def test_available_now_does_not_wait_for_what_it_will_not_read() -> None:
     assert one.planned(one.request_batch(end)).unread == set()
 
 
-def test_ends_are_fixed_and_kept_although_the_process_was_suspended() -> None:
+def test_ends_stay_fixed_when_the_process_was_suspended() -> None:
     one, end = geo()
     one.now += 2 * LEASE
     one.notify(protocol.EndsFixed(one.hub))

@@ -1,4 +1,4 @@
-"""Our line in place of a traceback. That Spark shows it is tested in `tests/spark/test_mistakes.py`."""
+"""One-line errors instead of tracebacks. `tests/spark/test_mistakes.py` tests that Spark shows them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spark_ehbalance.spark.error_line import line, single_line_errors
 ERROR = OptionError("EHB_OPTION_REQUIRED", option="x", reason="y")
 
 
-def test_a_text_of_several_lines_is_one() -> None:
+def test_multiline_text_becomes_one_line() -> None:
     error = MissingError("EHB_HUB_NOT_FOUND", what="first\n ", problem="second")
     assert line(error).startswith(r"spark_ehbalance.errors.MissingError: [EHB_HUB_NOT_FOUND] first\n  second.")
 
 
-def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_sends_the_line_once_instead_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_line, "_in_worker", lambda: True)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
 
@@ -40,7 +40,7 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
 
 
 @pytest.mark.parametrize(("in_worker", "error"), [(False, ERROR), (True, ZeroDivisionError())])
-def test_a_users_program_and_faults_of_ours_are_left_alone(
+def test_tracebacks_of_user_code_and_of_our_bugs_are_kept(
     monkeypatch: pytest.MonkeyPatch, in_worker: bool, error: Exception
 ) -> None:
     if in_worker:

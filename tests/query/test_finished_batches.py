@@ -1,4 +1,4 @@
-"""Progress inferred from the order of Spark 4.0's and 4.1's calls, against a model of Spark that may crash anywhere."""
+"""Progress inferred from the order of Spark 4.0's and 4.1's calls; a model of Spark crashes at random calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Crash(Exception):
 
 
 class SomeLag:
-    """In the place of the planner's `LagReport`."""
+    """Stands in for the planner's `LagReport`."""
 
     def behind(self) -> dict[str, Any]:
         return {"avgOffsetsBehindLatest": 0.5}
@@ -43,7 +43,7 @@ class SomeLag:
 
 @dataclass
 class OnePartition:
-    """In the place of the planner: a hub with one partition, whose position is in the offsets alone."""
+    """Stands in for the planner: a hub with one partition, whose position is stored only in the offsets."""
 
     owner: str
     finished: StreamOffset
@@ -70,8 +70,8 @@ class OnePartition:
 
 @dataclass
 class Spark:
-    """The calls of a query to its planner, as was logged with Spark; see `NewestBatch`. Offsets and commits are logs
-    as Spark keeps them; `steps` yields the number of calls before the next crash."""
+    """Makes the calls that real Spark was observed to make (see `NewestBatch`) and keeps its offset and commit logs.
+    `steps` yields the number of calls before the next crash."""
 
     passes_start: bool
     steps: Iterator[int]
@@ -94,7 +94,7 @@ class Spark:
             raise Crash
 
     def run(self, triggers: list[int]) -> None:
-        """Run a process for these triggers, or to its crash; each is the number of events that arrive before it."""
+        """Run a process for these triggers (numbers of events that arrive before them) or until it crashes."""
         reader = StreamReader(OPTIONS)
         self.left = next(self.steps)
         try:
@@ -121,7 +121,7 @@ class Spark:
         initial = StreamOffset(planner.owner, lineage=planner.started_with[0].lineage)
         assert planner.finished in [initial, *map(StreamOffset.from_json, self.offsets[: self.committed][-1:])]
         if end == last:
-            return  # no empty batch
+            return  # Spark makes no empty batch
         self.offsets.append(end)
         self._step()
         self._batch(reader)
@@ -133,7 +133,7 @@ class Spark:
         self._step()
         ranges = [range_ for task in tasks if isinstance(task, Task) for range_, _ in task.ranges]
         assert sum(map(len, ranges)) <= ROWS
-        # The sink takes a batch once, by its number: a batch that is run again replaces what was written of it.
+        # The sink is idempotent by batch number: a rerun batch replaces the rows written by the first attempt.
         self.rows[:] = [row for row in self.rows if not any(range_.start <= row < range_.end for range_ in ranges)]
         self.rows.extend(number for range_ in ranges for number in range(range_.start, range_.end))
         self._step()
@@ -142,7 +142,7 @@ class Spark:
 
 
 def simulate(passes_start: bool, processes: list[tuple[int, list[int]]]) -> Spark:
-    """Run processes one after the other, each to its crash."""
+    """Run one process after another, each until it crashes."""
     spark = Spark(passes_start, iter([steps for steps, _ in processes]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def simulate(passes_start: bool, processes: list[tuple[int, list[int]]]) -> Spar
 
 
 PROCESSES = st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(0, 9), min_size=1, max_size=4)), max_size=4)
-#: It runs to its end, and reads all that is left.
+#: A process that does not crash and reads all remaining events.
 LAST = (10_000, [0] * 40)
 
 
@@ -171,11 +171,11 @@ def test_rows_do_not_depend_on_whether_spark_passes_the_start(processes: list[tu
             for e in spark.offsets
         ]
         assert len(set(ends)) == len(ends), "no empty batch but the first"
-        assert_started_with_what_was_logged(spark)
+        assert_started_with_logged_offsets(spark)
 
 
-def assert_started_with_what_was_logged(spark: Spark) -> None:
-    """A planner is started with the end that is finished, and with the one that is not; and the identity stays."""
+def assert_started_with_logged_offsets(spark: Spark) -> None:
+    """Planners start with the finished and the unfinished end, and the identity does not change."""
     logged = [StreamOffset.from_json(offset) for offset in spark.offsets]
     for planner in spark.planners:
         finished, unfinished = planner.started_with
@@ -191,7 +191,7 @@ def assert_started_with_what_was_logged(spark: Spark) -> None:
 END, NEXT = {"o": 3}, {"o": 5}
 
 
-def test_an_answer_is_given_again_until_its_batch_is_run() -> None:
+def test_answer_is_repeated_until_its_batch_runs() -> None:
     answered = NewestBatch().after_answer(END, NEXT)
     assert (answered.pending, answered.finished, answered.in_doubt) == (NEXT, None, False)
     run = answered.after_partitions(END, NEXT)
@@ -207,7 +207,7 @@ def test_available_now_wrapper_is_rejected(logged: tuple[dict[str, Any], dict[st
 
 
 def test_run_that_leaves_events_logs_its_backlog(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """Spark 4.0 and 4.1 do not report Trigger.AvailableNow: they end the query after its first batch."""
+    """Spark 4.0 and 4.1 do not pass on Trigger.AvailableNow: they end the query after its first batch."""
     group.append(10, partitions=2)
     reader = StreamReader(group.options(shared=False, startingPosition="earliest", maxEventsPerTrigger=6))
     end = reader.latestOffset()

@@ -1,5 +1,5 @@
-"""Where a query begins that has read nothing yet: a startingPosition that the hub cannot have is an error of the user,
-and no loss of events."""
+"""The starting position of a query that has not read anything yet: an invalid `startingPosition` is a user error, not
+a loss of events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_start_beyond_the_last_event_is_refused_before_anything_is_made(group: Group, fail: bool) -> None:
+def test_start_beyond_the_last_event_is_rejected_before_anything_is_created(group: Group, fail: bool) -> None:
     with raises(OptionError, "EHB_POSITION_INVALID", **NEVER):
         group.query(startingPosition=1, failOnDataLoss=fail)
     group.append(10)
@@ -40,7 +40,7 @@ def test_a_start_beyond_the_last_event_is_refused_before_anything_is_made(group:
     assert group.query(startingPosition=10).step() == 0, "the next event to come is a start"
 
 
-def test_a_batch_whose_events_have_aged_out_has_the_others(group: Group) -> None:
+def test_batch_omits_events_that_have_aged_out(group: Group) -> None:
     query = group.query(failOnDataLoss=False)
     group.append(10)
     group.emulator.trim(HUB, 0, 8)
@@ -53,8 +53,8 @@ def test_a_batch_whose_events_have_aged_out_has_the_others(group: Group) -> None
     assert [number for partition, number in query.seen if partition == "0"] == [8, 9]
 
 
-def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:
-    """The group has begun; the hub has had more events when the option was written."""
+def test_unused_start_is_not_rejected(group: Group) -> None:
+    """The group has already started, so a position that is not valid (any more) does not matter."""
     group.append(10)
     first = group.query("a")
     first.read(10 * PARTITIONS)
@@ -65,7 +65,7 @@ def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:
     second.read(PARTITIONS)
 
 
-def test_a_time_to_come_is_warned_of_once(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_future_starting_time_is_warned_about_once(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     group.append(10)
     moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat(timespec="seconds")
     query = group.query(startingPosition=moment)

@@ -1,4 +1,4 @@
-"""Reading a geo-replicated hub: positions keep their events' offsets, and an offset that the hub lost is an error."""
+"""Reading a geo-replicated hub: positions contain their events' offsets; an offset that the hub lost is an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 PARTITIONS = 2
 
-#: Events of each partition before a promotion, and how many it loses.
+#: The number of events in each partition before a promotion, and how many of them the promotion loses.
 SENT, LOST = 10, 3
 
 
@@ -32,7 +32,7 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes late from a hub in this process."""
+    """Shortens waits: a hub in this process is never slow."""
     monkeypatch.setattr(resolve, "QUIET", 0.3)
 
 
@@ -43,8 +43,8 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made.close()
 
 
-def again(group: Group, query: Query, *, shared: bool) -> Query:
-    """The next process of a query that was killed, after the table has what it finished."""
+def restart(group: Group, query: Query, *, shared: bool) -> Query:
+    """Start the next process of a killed query once the table has recorded the finished batch."""
     if shared:
         query.notify()
     query.stop()
@@ -58,13 +58,15 @@ def assert_lost(act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_queries_continue_where_no_event_that_was_read_is_lost(emulator: Emulator, group: Group, shared: bool) -> None:
-    """Also after a position within the hub's events, an event that has aged out, and one that was compacted away."""
+def test_queries_continue_after_a_promotion_that_lost_no_read_event(
+    emulator: Emulator, group: Group, shared: bool
+) -> None:
+    """Even if the last read event is not the newest one, has aged out, or was compacted away."""
     group.append(SENT, PARTITIONS)
     query = group.query(shared=shared)
     assert all(names_event(event.end_offset) for event in query.run(query.batch(limit=7)))
     emulator.promote(HUB)
-    query = again(group, query, shared=shared)
+    query = restart(group, query, shared=shared)
     query.run(query.batch())
     emulator.promote(HUB)
     group.append(SENT, PARTITIONS)
@@ -72,7 +74,7 @@ def test_queries_continue_where_no_event_that_was_read_is_lost(emulator: Emulato
     seen = Counter(query.seen)
     emulator.compact(HUB, 0, SENT, 2 * SENT)
     emulator.trim(HUB, 1, 2 * SENT)
-    query = again(group, query, shared=shared)
+    query = restart(group, query, shared=shared)
     group.append(1, PARTITIONS)
     query.read(PARTITIONS)
     assert (seen + Counter(query.seen)).keys() >= {(p, 2 * SENT) for p in ("0", "1")}
@@ -88,22 +90,22 @@ def test_queries_continue_where_no_event_that_was_read_is_lost(emulator: Emulato
         (False, False, LOST, False),
     ],
 )
-def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
+def test_lost_event_is_an_error_however_the_service_handles_its_offset(
     emulator: Emulator, group: Group, shared: bool, running: bool, new: int, refuse_lost: bool
 ) -> None:
-    """The hub's last number is below, at and beyond that of the last event read."""
+    """The hub's last sequence number is below, equal to or above the last one read."""
     group.append(SENT, PARTITIONS)
     query = group.query(shared=shared, failOnDataLoss=False)
     query.run(query.batch())
     emulator.promote(HUB, LOST, refuse_lost=refuse_lost)
     group.append(new, PARTITIONS)
     if not running:
-        query = again(group, query, shared=shared)
+        query = restart(group, query, shared=shared)
     assert_lost(lambda: wait_until(query.plan, "the loss is noticed"))
 
 
-def test_batch_details_reveal_an_event_the_hub_never_had(group: Group) -> None:
-    """As after a promotion with loss and a seek back: the target has it, and other events will take its place."""
+def test_batch_details_contain_no_offset_for_an_event_the_hub_lacks(group: Group) -> None:
+    """After a lossy promotion and a seek back, the target contains such an event, and another will get its number."""
     group.append(SENT, PARTITIONS)
     query = group.query()
     end = query.batch()

@@ -1,4 +1,4 @@
-"""What happens without Spark's listener: a handover waits for the end of the batch, which the driver reports."""
+"""Without Spark's listener, a handover waits until the driver reports the end of the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def pending_handovers(group: Group) -> set[str]:
     return {partition for partition, lease in group.leases().items() if lease.handover is not None}
 
 
-def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group: Group) -> None:
+def test_handover_completes_when_the_driver_reports_the_end_of_the_batch(group: Group) -> None:
     group.raw |= {"leaseDuration": "10s", "handoverTimeout": "60s"}
     group.append(10)
     a = group.query("a")

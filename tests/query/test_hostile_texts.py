@@ -1,5 +1,5 @@
-"""Names and texts that others chose reach no log handler and no error as they are: they could forge lines of a log, or
-control the terminal that shows it."""
+"""Untrusted names and texts are escaped before they reach a log handler or an error: they could forge log lines or
+control the terminal that displays them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2K\u202e\u2066gnp.exe\u200b\x00\x9b31m\r\u2028\n
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
-    """What an application's handlers write, one on the root of all loggers and one on the package's."""
+    """The output of two handlers of an application, one on the root logger and one on the package's logger."""
     lines: list[str] = []
 
     class Handler(logging.Handler):
@@ -40,8 +40,8 @@ def logged() -> Iterator[list[str]]:
         logger_.removeHandler(handler)
 
 
-def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
-    """A member that somebody else writes, and that takes a partition while a query reads."""
+def test_names_in_the_lease_table_are_escaped(group: Group, logged: list[str]) -> None:
+    """A forged member steals a partition while a query reads."""
     query, ann = group.query("b"), Author(f"ann{HOSTILE}", f"token{HOSTILE}")
     wait_until(lambda: len(query.owned()) == 8, "the query has all partitions")
     group.order(
@@ -54,26 +54,26 @@ def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["consumerGroup", "eventHubName", "ownerId", "leaseTable", "credential", HOSTILE])
-def test_values_and_names_of_options(option: str) -> None:
+def test_option_names_and_values_are_escaped(option: str) -> None:
     hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": "/leases"}
     with pytest.raises(OptionError) as raised:
         stream_options(hub | {option: f"a{HOSTILE}"})
     assert str(raised.value).isprintable()
 
 
-def test_an_error_is_one_line_wherever_it_is_shown(logged: list[str]) -> None:
+def test_error_is_one_line_wherever_it_is_displayed(logged: list[str]) -> None:
     error = EhBalanceError("EHB_ORDER_REJECTED", reason=f"owner{HOSTILE}")
     error.__cause__ = OSError(f"file{HOSTILE}")
     assert plain(f"owner{HOSTILE}") in str(error)
     logger("spark_ehbalance.test").error("failed for %s", f"ann{HOSTILE}", exc_info=error)
     assert len(logged) == 2
     for text in logged:
-        assert text.count("forged") == text.count("\\nERROR forged") + 1 == 3  # the cause's own text has its lines
+        assert text.count("forged") == text.count("\\nERROR forged") + 1 == 3  # a cause's text keeps its line breaks
         assert text.replace("\n", "").isprintable()
 
 
-def test_all_loggers_of_the_package_are_made_alike() -> None:
-    """But for those of the emulator, which serves tests."""
+def test_all_loggers_of_the_package_are_created_by_the_same_function() -> None:
+    """Except for the emulator's, which is a test tool."""
     folder = Path(spark_ehbalance.__file__).parent
     files = {file for file in folder.rglob("*.py") if folder / "emulator" not in file.parents}
     assert [file for file in files if "getLogger(__name__)" in file.read_text(encoding="utf-8")] == []

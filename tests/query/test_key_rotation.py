@@ -1,4 +1,4 @@
-"""A connection string given by reference, whose key is replaced while the query runs."""
+"""A connection string passed by reference whose key is replaced while the query runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EVENTS = 100
 
 
 class Rotation:
-    """A hub whose key changes, and the file that contains its connection string."""
+    """A hub whose key changes, and the file with its connection string."""
 
     def __init__(self, folder: Path) -> None:
         self.keys = {"reader": "oldKey"}
@@ -67,13 +67,13 @@ def read(options: Options) -> list[int]:
     return numbers(read_range(options, OffsetRange("0", 0, 0, EVENTS), None, None))
 
 
-def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:
+def test_all_kinds_of_connections_use_the_new_key(rotation: Rotation) -> None:
     options = rotation.options
     watcher = HubWatcher(options.connection, "$Default", LATEST, timeout=20.0)
     with contextlib.ExitStack() as stack:
         stack.callback(watcher.stop)
         watcher.start()
-        for _ in range(2):  # a second rotation as well
+        for _ in range(2):  # the second rotation must work too
             rotation.rotate()
             assert read(options) == list(range(EVENTS))
             rotation.rotate()
@@ -87,29 +87,29 @@ def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:
         assert watcher.states()["0"].end == EVENTS + 1
 
 
-def test_the_sink_uses_the_new_key(rotation: Rotation) -> None:
+def test_sink_uses_the_new_key(rotation: Rotation) -> None:
     task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), SinkColumns(0), LinkPool())
     rotation.rotate()
     schema = pa.schema([("body", pa.binary())])
     assert task.write(pa.Table.from_pylist([{"body": b"new"}], schema).to_batches()).events == 1
 
 
-def test_tasks_carry_the_key_as_of_their_batch_to_executors_without_the_file(
+def test_tasks_bring_their_batchs_key_to_executors_without_the_file(
     rotation: Rotation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = batch_options({"connectionString": f"file:{rotation.file}"})
-    reader = pickle.dumps(BatchReader(options))  # as Spark does once per query
+    reader = pickle.dumps(BatchReader(options))  # Spark does this once per query
     rotation.rotate()
     tasks = [pickle.dumps(task) for task in BatchReader(options).partitions()]
     rotation.file.unlink()
-    monkeypatch.setattr(connection, "_NEWEST", {})  # another process
+    monkeypatch.setattr(connection, "_NEWEST", {})  # a separate process
     rows = [batch for task in tasks for batch in pickle.loads(reader).read(pickle.loads(task))]
     assert sum(row.num_rows for row in rows) == EVENTS
     assert "oldKey" not in repr([pickle.loads(task) for task in tasks])
 
 
 @pytest.mark.parametrize("content", ["the old key", None, "", "half a str", "other"])
-def test_a_reference_without_the_new_key_is_one_line_and_leaves_the_old_key(
+def test_reference_without_a_valid_key_is_one_line_and_keeps_the_old_key(
     rotation: Rotation, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
     options = rotation.options

@@ -1,4 +1,4 @@
-"""How far queries are behind: in the driver, in the lease table, and in Spark's progress reports."""
+"""Lag as reported by the driver, the lease table, and Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.query.queries import Group, Query
 from tests.query.support import hub_options
 from tests.waiting import wait_until
 
-#: Milliseconds between two answers about a partition, with what a busy machine adds.
+#: Milliseconds between two polls of a partition, including the delay of a busy machine.
 POLL = 2500
 
 ALL = ("0", "1")
@@ -33,7 +33,7 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
 
 
 def lags(query: Query) -> dict[str, tuple[int, int, float | None]]:
-    """The planner's answer to the driver: `next`, `end` and seconds."""
+    """The planner's answer to the driver: (`next`, `end`, seconds behind) of each partition."""
     assert query.planner.address is not None
     answer = send(query.planner.address, {"lag": True})
     assert isinstance(answer, dict)
@@ -41,20 +41,20 @@ def lags(query: Query) -> dict[str, tuple[int, int, float | None]]:
 
 
 def in_table(group: Group) -> dict[str, tuple[int, int]]:
-    """`next` and `end`, as the lease table has them."""
+    """Each partition's (`next`, `end`) according to the lease table."""
     lags = {partition: lease.current_lag for partition, lease in group.leases().items()}
     return {partition: (lag.next, lag.end) for partition, lag in lags.items() if lag is not None}
 
 
 def since(group: Group) -> dict[str, int | None]:
-    """When the next event was enqueued, in milliseconds since 1970, by the lease table."""
+    """The enqueue time of each partition's next event, in ms since 1970, according to the lease table."""
     return {
         partition: lease.current_lag and lease.current_lag.unread_since_ms
         for partition, lease in group.leases().items()
     }
 
 
-def test_while_reading_and_at_rest(group: Group) -> None:
+def test_lag_is_reported_while_reading_and_while_idle(group: Group) -> None:
     query = group.query()
     assert lags(query) == dict.fromkeys(ALL, (0, 0, 0.0))
     sent_ms = 1000 * time.time()
@@ -78,7 +78,7 @@ def test_while_reading_and_at_rest(group: Group) -> None:
 
 @pytest.mark.parametrize("passes_start", [True, False], ids=["spark 4.2", "spark 4.1"])
 def test_progress_reports_count_a_backlog_whose_age_is_unknown(group: Group, passes_start: bool) -> None:
-    """By the names of Spark's Kafka source: the events after the batch's end."""
+    """The report uses the Kafka source's names for the events after the end of the batch."""
     group.append(6, PARTITIONS)
     reader = StreamReader(hub_options(group.emulator, startingPosition="earliest", maxEventsPerTrigger=PARTITIONS * 3))
 

@@ -1,4 +1,4 @@
-"""`latest` is the first start of a whole group, whatever the driver's clock shows, and in all partitions of a hub."""
+"""`latest` is the group's first start, in all partitions of the hub and independent of the driver's clock."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.query.queries import Group, Query
 from tests.query.support import HUB, skew_clock
 from tests.waiting import wait_until
 
-#: More partitions than a query requests at its start.
+#: More partitions than a query requests at startup.
 PARTITIONS = 60
 
 
 def begun(group: Group, finished: StreamOffset | None, *, shared: bool) -> Query:
-    """A query that begins to read as soon as it knows some partitions."""
+    """A query that starts to read as soon as it knows some partitions."""
     options = group.options(shared=shared, startingPosition="latest")
     finished = finished or StreamOffset("a", group=group_name(options.lease_table))
     group.queries.append(Query(start_planner(options, "a", finished, full_share=False), "a", finished))
@@ -32,7 +32,7 @@ def begun(group: Group, finished: StreamOffset | None, *, shared: bool) -> Query
 
 @pytest.mark.usefixtures("without_network")
 @pytest.mark.parametrize("shared", [True, False], ids=["with a lease table", "alone"])
-def test_what_comes_after_the_first_start_is_read_and_nothing_else(
+def test_only_events_after_the_first_start_are_read(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     skew_clock(monkeypatch, 60.0)

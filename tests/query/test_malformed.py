@@ -1,4 +1,4 @@
-"""Unreadable events: the range fails, or continues with or without a row for each, and always gets past them."""
+"""Malformed events: the range fails, or continues with or without a row for every malformed event."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.raising import raises
 
 @pytest.fixture(autouse=True)
 def worker(emulator: Emulator) -> Iterator[None]:
-    """A hub, and a worker process's open receivers, which are closed in the end."""
+    """The open receivers of a worker process, closed after the test; creates the hub too."""
     emulator.add_hub(HUB, 1)
     yield
     receivers.RECEIVERS.close()
 
 
 def fill(emulator: Emulator, layout: str, poison: EncodedEvent) -> None:
-    """A partition with a sound event for each `.` and `poison` for each `x`."""
+    """Fill a partition: a valid event for every `.` and `poison` for every `x`."""
     for number, kind in enumerate(layout):
         if kind == "x":
             emulator.append_encoded(HUB, "0", poison)
@@ -52,7 +52,7 @@ LAYOUTS = [".x.x.xx.", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
 def test_malformed_events_are_skipped(
     emulator: Emulator, layout: str, gap: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And each is logged once, also next to a gap."""
+    """Every malformed event is logged once, even next to a gap."""
     fill(emulator, layout, NUMBERED["unknown type"])
     if gap:
         emulator.compact(HUB, 0, gap, gap + 1)
@@ -87,8 +87,8 @@ def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout
 
 @pytest.mark.parametrize("policy", ["fail", "keep", "skip"])
 @pytest.mark.parametrize("layout", ["x.", "..xx."])
-def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: str, layout: str) -> None:
-    """A receiver that begins after it does not see it."""
+def test_event_without_a_sequence_number_fails_the_range(emulator: Emulator, policy: str, layout: str) -> None:
+    """A receiver that starts after the event does not receive it."""
     fill(emulator, layout, UNNUMBERED)
     before = layout.index("x")
     batches = read_range(hub_options(emulator, onMalformed=policy), OffsetRange("0", 0, 0, len(layout)), None, None)
@@ -104,7 +104,7 @@ def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: s
 
 
 @pytest.mark.parametrize("what", NUMBERED)
-def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str) -> None:
+def test_malformed_event_fails_the_range_immediately(emulator: Emulator, what: str) -> None:
     fill(emulator, ".....x.", NUMBERED[what])
     batches = read_range(hub_options(emulator), OffsetRange("0", 0, 0, 7), None, None)
     assert next(batches)["sequenceNumber"].to_pylist() == [*range(5)]
@@ -115,7 +115,7 @@ def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str
     assert read(emulator, 5)["sequenceNumber"].to_pylist() == [*range(5)], "after the range it does not matter"
 
 
-def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -> None:
+def test_next_range_continues_after_a_skipped_last_event(emulator: Emulator) -> None:
     fill(emulator, "..xx....x", NUMBERED["unknown type"])
     found = [
         number

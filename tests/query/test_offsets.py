@@ -1,4 +1,4 @@
-"""Spark offsets: written ones are read back as the same text, and foreign ones are rejected."""
+"""Spark offsets: they survive a round trip through JSON, and foreign offsets are rejected."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
 
 
 @given(offsets(), st.randoms(use_true_random=False))
-def test_offsets_survive_json_which_does_not_depend_on_the_order_of_partitions(
-    offset: StreamOffset, random: Any
-) -> None:
+def test_offsets_survive_json_that_is_independent_of_partition_order(offset: StreamOffset, random: Any) -> None:
     text = json.dumps(offset.to_json())
     assert StreamOffset.from_json(json.loads(text)) == offset
     shuffled = list(offset.ranges.items())
@@ -50,7 +48,7 @@ def test_offsets_survive_json_which_does_not_depend_on_the_order_of_partitions(
     assert json.dumps(replace(offset, ranges=dict(shuffled)).to_json()) == text
 
 
-def test_partitions_are_in_the_order_of_their_numbers() -> None:
+def test_partitions_are_sorted_numerically() -> None:
     offset = StreamOffset(
         "me", {p: OffsetRange(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
     )
@@ -63,7 +61,7 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("format", [3, 5])
-def test_an_offset_of_another_format_is_refused(format: int) -> None:
+def test_offset_in_another_format_is_rejected(format: int) -> None:
     other = StreamOffset("me").to_json() | {"format": format, "partitions": "whatever"}
     with raises(EhBalanceError, "EHB_CHECKPOINT_FOREIGN", problem=re.compile(f"format {format}, .* format 4")):
         StreamOffset.from_json(other)
@@ -77,19 +75,19 @@ def foreign_offset() -> AbstractContextManager[object]:
     "foreign",
     [
         {},
-        {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
+        {"hub": {"0": 123, "1": 456}},  # written by Spark's Kafka source or the Scala connector
         {"logOffset": 3},
         {"format": 4},
         {"format": 4, "owner": "me", "partitions": {"0": {"epoch": 1}}},
         {"format": 4, "partitions": {}},
-        StreamOffset("me", {"0": OffsetRange("0", 1, 2, 1)}).to_json(),  # which ends before it starts
+        StreamOffset("me", {"0": OffsetRange("0", 1, 2, 1)}).to_json(),  # it ends before it starts
         {"format": 4, "owner": "me", "partitions": {}, "table": 5},
         {"format": 4, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
         None,
     ],
 )
-def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
+def test_offset_of_another_source_is_rejected(foreign: Any) -> None:
     with foreign_offset():
         StreamOffset.from_json(foreign)
 
@@ -99,7 +97,7 @@ WRONG = [True, False, -1, 2**63, 10**400, 1.0, 1.5, float("nan"), float("inf"), 
 
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize("field", ["epoch", "from", "to", "format", "owner", "group", "partition", "partitions"])
-def test_values_of_wrong_types_are_refused(field: str, value: Any) -> None:
+def test_values_of_the_wrong_type_are_rejected(field: str, value: Any) -> None:
     written: dict[str, Any] = StreamOffset("me", {"0": OffsetRange("0", 1, 0, 2**63 - 1)}).to_json()
     if field in ("epoch", "from", "to"):
         written["partitions"]["0"][field] = value

@@ -1,4 +1,4 @@
-"""Options: every wrong one is one line that names it, its value and what is allowed, and no secret is ever shown."""
+"""Options: an error is one line with the option, its value and the allowed values, and never contains a secret."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED = KEYED | {"leaseTable": "/tmp/leases"}
 
 
 def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
-    """The message of the error that `raw` is answered with; always one line, and never with the key."""
+    """The error message for the options `raw`; checks that it is one line and does not contain the key."""
     with pytest.raises(OptionError) as caught:
         (batch_options if batch else stream_options)(raw)
     message = str(caught.value)
@@ -52,7 +52,7 @@ def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
     return message
 
 
-# --- the way in --------------------------------------------------------------------------------------------------
+# --- the connection ----------------------------------------------------------------------------------------------
 
 
 CONTAINER = {"leaseTable": "https://account.blob.core.windows.net/container", "storageSecrets.account_key": "a2V5"}
@@ -60,13 +60,13 @@ RACE = SHARED | {"strategy": "race"}
 
 FORM = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
 
-#: An option that is like another, and that one.
+#: A misspelled option and the option that is meant.
 ALIKE = {
     "conectionString": "connectionString",
     "lease_table": "leaseTable",
 }
 
-#: Names that no option of a stream has, and the error.
+#: Names that are not options of a stream, and their error.
 NO_OPTION = {
     "wherefrom": "[EHB_OPTION_UNKNOWN] 'wherefrom' is not an option of spark.readStream",
     "path": "[EHB_OPTION_UNKNOWN] path is not an option of ehbalance: eventHubName",
@@ -74,12 +74,12 @@ NO_OPTION = {
     "endingPosition": "[EHB_OPTION_UNKNOWN] endingPosition is not an option of spark.readStream, but of spark.read.",
 }
 
-#: Options for queries with a lease table.
+#: Minimal options of a query with a lease table.
 NEED_A_TABLE = [name for name, spec in OPTIONS.items() if spec.only == OPTIONS["ownerId"].only and name != "strategy"]
 
-#: Options, and parts of the error message.
+#: Invalid options, and parts of their error message.
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
-    # the way in
+    # the connection
     ({}, ["connectionString", "fullyQualifiedNamespace", "EHB_OPTION_REQUIRED"]),
     (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "EHB_OPTIONS_CONFLICT"]),
     ({"connectionString": NO_PATH}, ["eventHubName is required: connectionString has no EntityPath"]),
@@ -122,7 +122,7 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     (RACE | {"race.speed": "1"}, ["[EHB_OPTION_UNKNOWN] 'race.speed'"]),
     (SHARED | {"race.weight": "load"}, ["[EHB_OPTION_NOT_APPLICABLE] race.weight", "cooperative"]),
     (RACE | {"transfer.target": "0.2"}, ["[EHB_OPTION_NOT_APPLICABLE] transfer.target", "race"]),
-    # what contradicts each other
+    # contradictions
     (SHARED | {"leaseDuration": "10"}, ["[EHB_OPTION_INVALID] leaseDuration=10 s", "balanceInterval=10 s"]),
     (SHARED | {"leaseDuration": "9999 ms"}, ["[EHB_OPTION_INVALID] leaseDuration=9.999 s", "balanceInterval=10 s"]),
     (SHARED | {"ownerLevel": "1"}, ["[EHB_OPTIONS_CONFLICT] leaseTable and ownerLevel"]),
@@ -144,12 +144,12 @@ REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
 @pytest.mark.parametrize(
     ("raw", "expected", "batch"), [(*case, False) for case in REFUSED] + [(*case, True) for case in REFUSED_BATCHES]
 )
-def test_what_is_refused(raw: dict[str, str], expected: list[str], batch: bool) -> None:
+def test_invalid_options_are_rejected(raw: dict[str, str], expected: list[str], batch: bool) -> None:
     message = refusal(raw, batch=batch)
     assert [text for text in expected if text not in message] == []
 
 
-def test_a_connection_by_key_and_one_by_identity() -> None:
+def test_connections_by_key_and_by_identity() -> None:
     by_key = stream_options({"connectionString": NO_PATH, "eventHubName": "hub"}).connection
     by_path = stream_options({"connectionString": STRING, "eventHubName": "HUB"}).connection
     by_identity = stream_options(IDENTITY).connection
@@ -161,7 +161,7 @@ def test_a_connection_by_key_and_one_by_identity() -> None:
     assert managed.identity == Identity("managedIdentity")
 
 
-def test_secrets_are_in_no_repr() -> None:
+def test_repr_contains_no_secret() -> None:
     options = stream_options(SHARED | {"storageSecrets.AZURE_STORAGE_KEY": KEY + "storage"})
     for text in (repr(options), str(options), repr(options.connection), str(options.connection)):
         assert KEY not in text
@@ -175,24 +175,24 @@ def test_secrets_are_in_no_repr() -> None:
 
 @pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS) if "*" not in name])
 @pytest.mark.parametrize("value", [f"SharedAccessKey={KEY}", "\\x00"])
-def test_messages_write_options_as_they_are_declared(name: str, value: str) -> None:
-    """Spark passes their names on in lower case."""
+def test_messages_spell_options_as_declared(name: str, value: str) -> None:
+    """Spark passes option names in lower case."""
     with pytest.raises(OptionError) as refused:
         check_options(IDENTITY | {"leaseTable": "/leases", name.lower(): value})
     assert name.lower() not in str(refused.value).replace(name, "")
 
 
-def test_options_decide_between_stream_and_batch() -> None:
+def test_stream_and_batch_only_options() -> None:
     check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
     check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
-    check_options(KEYED | {"checkpointLocation": "/c"})  # where a stream is written is known only later
+    check_options(KEYED | {"checkpointLocation": "/c"})  # the target of a stream is known only later
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option="leaseTable", where="spark.read"):
         check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option="checkpointLocation", hint=", but of df.writeStream"):
         stream_options(KEYED | {"checkpointLocation": "/c"})
 
 
-def test_options_of_writing_are_known() -> None:
+def test_write_options_are_known() -> None:
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option="'sendtimout'", hint=re.compile("sendTimeout")):
         check_options(KEYED | {"sendTimout": "5 s"})
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option="kafkaColumns", where="spark.read", hint=", but of df.write"):
@@ -200,26 +200,26 @@ def test_options_of_writing_are_known() -> None:
 
 
 @pytest.mark.parametrize("case", [str.lower, str.upper, str.swapcase])
-def test_names_are_the_same_in_any_case(case: Callable[[str], str]) -> None:
+def test_option_names_are_case_insensitive(case: Callable[[str], str]) -> None:
     raw = SHARED | {"ownerId": "me", "strategy": "balanced", "failOnDataLoss": "FALSE", "storageOptions.Region": "x"}
     assert stream_options({case(name): value for name, value in raw.items()}) == stream_options(raw)
 
 
 # --- values ------------------------------------------------------------------------------------------------------
 
-#: How what is allowed begins, behind "Allowed:".
+#: How the description of allowed values begins, after "Allowed:".
 ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
 
 
 @pytest.mark.parametrize("name", [name for name, spec in (OPTIONS | STRATEGY_OPTIONS).items() if spec.parse is not str])
-def test_what_is_allowed_goes_on_the_sentence(name: str) -> None:
-    """Whatever is wrong: the message is one sentence that can be read."""
+def test_allowed_values_continue_the_sentence(name: str) -> None:
+    """The message reads as one sentence, whichever option is wrong."""
     with pytest.raises(ValueError) as allowed:  # noqa: PT011
         (OPTIONS | STRATEGY_OPTIONS)[name].parse("?")
     assert str(allowed.value).startswith(ENGLISH)
 
 
-#: Options, values that are wrong for each of them, and what is allowed; `tests/settings/test_parsing.py` has the forms.
+#: (options, values that are wrong for all of them, allowed values); `tests/settings/test_parsing.py` tests the formats.
 WRONG = [
     ("maxEventsPerTrigger minPartitions maxPartitionsOwned prefetch", ["0"], "a whole number from 1"),
     ("ownerLevel", ["-1"], "a whole number from 0"),
@@ -247,14 +247,14 @@ WRONG = [
     ("name", "value", "allowed"),
     [(name, value, allowed) for names, values, allowed in WRONG for name in names.split() for value in values],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
+def test_error_contains_the_wrong_value_and_the_allowed_ones(name: str, value: str, allowed: str) -> None:
     strategy, dot, _ = name.partition(".")
     message = refusal(SHARED | {name: value} | ({"strategy": strategy} if dot else {}))
     assert message.startswith(f"[EHB_OPTION_INVALID] {name}={value!r}")
     assert allowed in message
 
 
-def test_values_may_be_of_python_and_survive_pickling_for_the_executors() -> None:
+def test_python_values_are_accepted_and_survive_pickling() -> None:
     raw: dict[str, object] = {"failOnDataLoss": False, "prefetch": 7, "minPartitions": None, "RACE.WEIGHT": "load"}
     options = stream_options(RACE | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'} | raw)  # type: ignore[arg-type]
     assert (options.fail_on_data_loss, options.prefetch, options.min_partitions) == (False, 7, None)
@@ -262,8 +262,8 @@ def test_values_may_be_of_python_and_survive_pickling_for_the_executors() -> Non
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_the_namespace_of_a_group_has_its_port_in_delta_and_not_in_a_container() -> None:
-    """Two emulators on one machine are two groups in Delta; most of Azure's processors leave the port out."""
+def test_namespace_includes_the_port_in_delta_but_not_in_a_container() -> None:
+    """In Delta, two emulators on one machine are two groups; most of Azure's processors omit the port."""
     at_a_port = {"connectionString": STRING.replace("ns.servicebus.windows.net", "localhost:5673")}
     container = at_a_port | {"leaseTable": "https://account.blob.core.windows.net/leases"}
     assert stream_options(at_a_port | {"leaseTable": "/tmp/leases"}).group.namespace == "localhost:5673"
@@ -280,7 +280,7 @@ def test_batch_defaults() -> None:
     assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is PartitionEnd.LATEST
 
 
-def test_a_group_of_processors_has_defaults_of_its_own() -> None:
+def test_processor_groups_have_their_own_defaults() -> None:
     options = stream_options(KEYED | CONTAINER)
     assert (options.strategy, options.balance_interval, options.lease_duration) == ("balanced", 10.0, 60.0)
     given = stream_options(KEYED | CONTAINER | {"strategy": "greedy", "leaseDuration": "180s"})
@@ -305,14 +305,14 @@ def test_option_has_a_meaning_and_its_documented_default(name: str) -> None:
     kind, field, spec = DECLARED[name]
     assert spec.meaning
     documented = re.fullmatch(r"`([^`]+)`", spec.default.removeprefix("stream ").partition(",")[0])
-    if documented and documented[1] not in OPTIONS:  # a default may also be another option's
+    if documented and documented[1] not in OPTIONS:  # a default can be another option's value
         assert spec.parse(documented[1]) == getattr(kind, field)
     else:
         assert getattr(kind, field) is None
 
 
 @pytest.mark.parametrize("path", TABLES["PAGES"], ids=lambda path: path.name)
-def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> None:
+def test_documentation_contains_the_declared_options(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert TABLES["with_tables"](page, TABLES["declared_tables"]()) == page, "run scripts/write_tables.py"
 
@@ -322,7 +322,7 @@ def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> Non
     [("the Scala connector", *spec) for spec in SCALA_OPTIONS.items()]
     + [("Spark's Kafka source", *spec) for spec in KAFKA_OPTIONS.items()],
 )
-def test_each_option_of_other_sources_names_its_replacement(product: str, name: str, instead: str) -> None:
+def test_error_for_another_sources_option_names_the_replacement(product: str, name: str, instead: str) -> None:
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option=name, hint=f", but of {product}: {instead}"):
         stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
     new = re.match(r"use `(\w+)|leave it out", instead)

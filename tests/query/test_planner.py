@@ -1,4 +1,4 @@
-"""A query's planner: idle answers, control messages and a sink's requests. With the emulator without its network."""
+"""A query's planner with the emulator without its network: idle answers, control messages and a sink's requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("without_network")
 
 
-def test_the_host_s_times_are_read_with_measurements_only(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_times_are_read_only_if_measurements_are_on(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     readings: list[None] = []
     monkeypatch.setattr(planner, "cpu_time", lambda: readings.append(None))
     query, began = group.query(), time.monotonic()
@@ -43,11 +43,11 @@ def test_available_now_ends_while_events_keep_coming(
     query.planner.fix_ends()
     monkeypatch.setattr(
         keeper, "monotonic", lambda: monotonic() + 3600
-    )  # after a suspension it owns nothing at first, and waits
+    )  # after a suspension, it owns nothing at first and waits
     batches = 0
     while query.step(200):
         group.append(5)
-        query.planner.fix_ends()  # again, which changes nothing
+        query.planner.fix_ends()  # a repeated call changes nothing
         batches += 1
     assert batches == 2
     assert query.plan() is None
@@ -57,8 +57,8 @@ def test_available_now_ends_while_events_keep_coming(
 # --- an idle query ---------------------------------------------------------------------------------------------
 
 
-class Waits(threading.Event):
-    """An event that notes for how long it was waited for, and does not wait."""
+class RecordedWaits(threading.Event):
+    """An event that records the timeouts of its waits and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def test_an_idle_answer_is_given_again_until_something_changes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    idle, changed = group.query(leaseDuration="60s"), Waits()
+def test_idle_answer_is_repeated_until_something_changes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, changed = group.query(leaseDuration="60s"), RecordedWaits()
     wait_until(lambda: idle.plan() is None and idle.planner.is_idle(idle.finished), "there is nothing to read")
     idle.planner._idle_answers, idle.planner._changed = 0, changed
     assert all(idle.planner.is_idle(idle.finished) for _ in range(30))
@@ -90,7 +90,7 @@ def message(end: StreamOffset, **more: object) -> dict[str, object]:
     return {"finished": end.to_json(), **more}
 
 
-def test_a_control_message_of_another_batch_or_form_changes_nothing(group: Group) -> None:
+def test_stale_or_malformed_control_message_changes_nothing(group: Group) -> None:
     group.append(10)
     a = group.query()
     first = a.batch(40)
@@ -119,13 +119,13 @@ def test_planner_keeps_the_last_valid_core_count(group: Group) -> None:
         assert query.planner.cores == known
 
 
-def test_query_leaves_on_the_drivers_request(group: Group) -> None:
+def test_query_leaves_when_the_driver_requests_it(group: Group) -> None:
     query = group.query()
     wait_until(lambda: query.planner.handle(message(query.finished, leave=True)), "it has given everything back")
     assert {lease.owner for lease in group.leases().values()} == {None}
 
 
-def test_a_planner_knows_another_of_its_query(group: Group) -> None:
+def test_planner_recognizes_another_planner_of_its_query(group: Group) -> None:
     a, b = group.query("a").planner, group.query("b").planner
     own, other = (planner.address or PlannerAddress("") for planner in (a, b))
 

@@ -1,4 +1,4 @@
-"""Owner ids and the cores of a local Spark. CPU times are tested with the load meter, Spark's master with locations."""
+"""Owner ids and the cores of a local Spark (`test_load_meter.py` tests CPU times)."""
 
 from __future__ import annotations
 

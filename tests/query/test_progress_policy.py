@@ -1,4 +1,4 @@
-"""What offsets name, with a lease table and without, from values to values."""
+"""The positions that offsets contain, with and without a lease table; pure functions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TABLE = TableIdentity("t1")
 
 
 def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, OffsetRange]:
-    """Ranges of partitions named p0, p1, …"""
+    """Ranges for partitions p0, p1, …"""
     return {p[1:]: OffsetRange(p[1:], epoch, *span) for p, span in spans.items()}
 
 
 # --- with a lease table ----------------------------------------------------------------------------------------
 
 
-def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() -> None:
+def test_shared_offset_contains_read_ranges_and_other_positions() -> None:
     possible = ranges(3, p0=(2, 2), p5=(0, 3), p7=(2, 2))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
@@ -43,11 +43,11 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
         batch=5,
         run="r",
         table_begun=3,
-        checkpoints={"0": 1},  # partition 5 begins at its own, and partition 7 was reset to before its own
+        checkpoints={"0": 1},  # 5 begins at its checkpoint; 7 was reset behind its own
     )
 
 
-def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
+def test_shared_batch_omits_partitions_lost_during_planning() -> None:
     named = ranges(p0=(0, 4), p1=(0, 4))
     end = SHARED.batch_end(QUERY, named, named, {"1"}, TableState(TABLE), {}, {})
     assert end.ranges == ranges(p1=(0, 4))
@@ -56,7 +56,7 @@ def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0))), "no batch without events"
 
 
-def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
+def test_shared_query_records_the_lease_table_before_reading() -> None:
     assert SHARED.empty_end(QUERY, None) is QUERY
     end = SHARED.empty_end(QUERY, TABLE)
     assert end == replace(QUERY, table=TableReference("t1", "/leases"), batch=QUERY.batch + 1)
@@ -64,11 +64,11 @@ def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None
     assert ALONE.empty_end(QUERY, TABLE) is QUERY
 
 
-# --- without ---------------------------------------------------------------------------------------------------
+# --- without a lease table -------------------------------------------------------------------------------------
 
 
-def test_alone_offsets_name_every_partition() -> None:
-    """Also those that are not held at the moment, as after a suspension, until the keeper has claimed them again."""
+def test_without_lease_table_offsets_contain_every_partition() -> None:
+    """Even partitions that the keeper has to claim again, such as after a suspension."""
     start = StreamOffset("me", ranges(p0=(0, 2), p3=(0, 2)))
     possible = ranges(p0=(2, 2), p3=(2, 6))
     named = ALONE.named(start, possible)
@@ -78,14 +78,14 @@ def test_alone_offsets_name_every_partition() -> None:
     assert not ALONE.named(start, {})
 
 
-def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
-    """It stores where reading starts, such as at `latest`."""
+def test_without_lease_table_a_partitions_first_range_makes_a_batch_even_if_empty() -> None:
+    """The batch stores where reading starts, such as at `latest`."""
     assert ALONE.named(StreamOffset("me"), ranges(p0=(7, 7))) == ranges(p0=(7, 7))
     start = StreamOffset("me", ranges(p0=(0, 7)))
     assert ALONE.named(start, ranges(p0=(7, 7), p1=(0, 0))) == ranges(p0=(7, 7), p1=(0, 0)), "it was added to the hub"
 
 
-def test_alone_leases_continue_after_the_finished_batch_and_where_an_unfinished_one_begins() -> None:
+def test_without_lease_table_leases_resume_from_the_logged_batches() -> None:
     finished = StreamOffset("me", {p: OffsetRange(p, 1, 0, 5, end_offset="4") for p in "01"})
     unfinished = StreamOffset("me", {"1": OffsetRange("1", 2, 5, 9, start_offset="4", end_offset="8")})
     leases = {p: Lease(p, "me", epoch, checkpoint=Position(4, "4")) for p, epoch in (("0", 1), ("1", 2))}

@@ -1,4 +1,4 @@
-"""Reading exact ranges in an executor's worker, whatever happens to the connection, the lease and the hub meanwhile."""
+"""Reading exact ranges in an executor's worker despite faults of the connection, the lease and the hub."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from tests.waiting import wait_until
 
 EVENTS = 5000
 
-#: Rows of a record batch: so few that there is still something to read after the first one.
+#: Rows per record batch: few enough that events are left to read after the first batch.
 ROWS = 300
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a busy server."""
+    """Shortens the waits after "server busy"."""
     monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.2)
 
 
 @pytest.fixture(autouse=True)
 def hub(emulator: Emulator) -> None:
-    """Partition 0 with events whose bodies are their numbers."""
+    """Partition 0 has events whose bodies are their sequence numbers."""
     emulator.add_hub(HUB, 2)
     emulator.append(HUB, 0, [b"%d" % n for n in range(EVENTS)])
 
@@ -62,7 +62,7 @@ WORKER = CountedReceivers()
 
 @pytest.fixture(autouse=True)
 def opened() -> Iterator[list[int]]:
-    """Where receivers were opened. Afterwards all are closed."""
+    """The positions at which receivers were opened; all receivers are closed after the test."""
     yield WORKER.opened
     WORKER.close()
     WORKER.opened.clear()
@@ -80,8 +80,7 @@ def read(
     then: Callable[[], object] | None = None,
     ends: RangeEnd = RangeEnd.COMPLETE,
 ) -> list[int]:
-    """The sequence numbers read until the range ends with `ends`; `then` is called when the first ones have
-    arrived."""
+    """The sequence numbers read until the range ends with `ends`; `then` is called after the first batch."""
     got: list[int] = []
     wanted = OffsetRange("0", epoch, start, end, since_ms)
 
@@ -100,17 +99,17 @@ def read(
     return got
 
 
-# --- all is well -----------------------------------------------------------------------------------------------
+# --- without faults --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, EVENTS), (17, 18), (EVENTS - 1, EVENTS), (5, 5)])
-def test_exactly_the_range(emulator: Emulator, start: int, end: int, opened: list[int]) -> None:
+def test_exactly_the_range_is_read(emulator: Emulator, start: int, end: int, opened: list[int]) -> None:
     for prefetch in (1, 10_000):
         assert read(hub_options(emulator, prefetch=prefetch), start, end) == list(range(start, end))
     assert opened == [start] * 2 * (start < end)
 
 
-def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, opened: list[int]) -> None:
+def test_consecutive_ranges_share_a_receiver(emulator: Emulator, opened: list[int]) -> None:
     options = hub_options(emulator)
     for start in range(0, 3000, 300):
         assert read(options, start, start + 300, level=3) == list(range(start, start + 300))
@@ -122,14 +121,14 @@ def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, op
     wait_until(lambda: emulator.readers(HUB, 0) == [4], "the earlier ones are gone")
 
 
-def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: list[int]) -> None:
+def test_no_receiver_stays_open_without_an_owner_level(emulator: Emulator, opened: list[int]) -> None:
     for start in range(0, 900, 300):
         assert read(hub_options(emulator), start, start + 300) == list(range(start, start + 300))
         wait_until(lambda: emulator.connections() == 0, "its connection is closed", SOON)
     assert opened == [0, 300, 600]
 
 
-def test_a_range_that_is_closed_early_can_be_read_again(emulator: Emulator) -> None:
+def test_range_closed_early_can_be_read_again(emulator: Emulator) -> None:
     options, wanted = hub_options(emulator), OffsetRange("0", 3, 0, EVENTS)
     begun = read_range(options, wanted, None, 3, receivers=WORKER, batches=BatchFormat(max_rows=ROWS))
     next(begun)
@@ -158,7 +157,7 @@ FAULTS: Mapping[str, Callable[[Emulator], object]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_neither_loses_nor_repeats_events(emulator: Emulator, fault: str) -> None:
+def test_faults_neither_lose_nor_repeat_events(emulator: Emulator, fault: str) -> None:
     options = hub_options(emulator, prefetch=200)
     assert read(options, 10, 3000, level=3, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
 
@@ -177,7 +176,7 @@ def test_gaps_are_normal_in_a_compacted_hub(
     assert "do not exist" not in caplog.text
 
 
-def test_gap_is_found_again_if_its_lookup_fails(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gap_is_detected_again_if_its_lookup_fails(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.compact(HUB, 0, 0, 5)
     receive, away = Receiver.receive, [refused]
 
@@ -191,7 +190,7 @@ def test_gap_is_found_again_if_its_lookup_fails(emulator: Emulator, monkeypatch:
     assert read(hub_options(emulator, compacted=True), 0, 1000, level=3) == list(range(5, 1000))
 
 
-def test_a_gap_is_an_error_in_any_other_hub(emulator: Emulator, opened: list[int]) -> None:
+def test_gap_is_an_error_unless_the_hub_is_compacted(emulator: Emulator, opened: list[int]) -> None:
     emulator.compact(HUB, 0, 100, 105)
     reason = re.compile("although 0 is retained.*set compacted=true")
     with raises(DataLossError, "EHB_EVENTS_LOST", partition="0", position=100, reason=reason):
@@ -204,7 +203,7 @@ def silent(reason: str) -> AbstractContextManager[object]:
     return raises(HubUnavailableError, "EHB_PARTITION_SILENT", partition="0", reason=re.compile(reason))
 
 
-def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -> None:
+def test_silence_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -> None:
     options = hub_options(emulator, receiverTimeout="1 s", prefetch=100)
     reason = re.compile(r"at sequence number \d+ of 100 to 2999$")
     with raises(HubUnavailableError, "EHB_PARTITION_SILENT", partition="0", timeout=1.0, reason=reason):
@@ -213,13 +212,13 @@ def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -
     assert read(options, 100, 3000) == list(range(100, 3000))
 
 
-def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
+def test_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
     emulator.refuse_connections()
     with silent("no connection"):
         read(hub_options(emulator, receiverTimeout="1 s"), 0, 10)
 
 
-def test_an_option_that_is_wrong_fails_the_batch_at_once() -> None:
+def test_invalid_option_fails_the_batch_immediately() -> None:
     with Emulator({HUB: 1}, tls=True, websocket_port=0) as secure, HttpProxy({}) as closed:
         options = hub_options(secure, httpProxy=f"http://localhost:{closed.port}", caFile=secure.ca_file)
         target, problem = re.compile("^partition 0 of "), re.compile(r"the proxy .* \(status 403\); check httpProxy")
@@ -228,10 +227,10 @@ def test_an_option_that_is_wrong_fails_the_batch_at_once() -> None:
         assert closed.refused == 1
 
 
-def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
+def test_receiver_timeout_excludes_the_time_of_a_slow_sink(emulator: Emulator) -> None:
     begun = time.monotonic()
     read(hub_options(emulator), 0, 500, then=emulator.drop_connections)
-    timeout = max(0.5, 3 * (time.monotonic() - begun))  # a busy machine needs longer for the same
+    timeout = max(0.5, 3 * (time.monotonic() - begun))  # a busy machine needs more time
 
     def slow() -> None:
         emulator.drop_connections()
@@ -244,7 +243,7 @@ def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
 
 
 class LeasedPartition(HeldLease):
-    """And how its tasks read."""
+    """A held lease and the tasks that read its partition."""
 
     def __init__(self, emulator: Emulator, path: Path, rival: Callable[..., Receiver]) -> None:
         super().__init__(emulator, path, epoch=5)
@@ -264,7 +263,7 @@ class LeasedPartition(HeldLease):
         return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then, ends=ends)
 
     def silent_after(self, then: Callable[[], object] = lambda: None, since_ms: int = 0) -> list[int]:
-        """Sequence numbers read until delivery stops, after the first events; `then` is called at that moment."""
+        """The sequence numbers read until delivery stops after the first batch; `then` is called at that moment."""
 
         def fall_silent() -> None:
             self.emulator.pause(HUB, 0)
@@ -273,17 +272,17 @@ class LeasedPartition(HeldLease):
         return self.read(since_ms=since_ms, then=fall_silent, ends=RangeEnd.STALLED, receiverTimeout="1 s")
 
     def take(self, owner: str = "other") -> None:
-        """Have another member, or the query's next process, take the lease and read."""
+        """Let another member, or the query's next process, claim the lease and read."""
         self.claim(owner)
         self.rival(6)
 
     def seek(self) -> None:
         seek = Seek(by=Author("operator", ""), at_ms=0, partition="0", position=Position(7), force=True)
         assert commit(self.table, self.table.read(), [seek]).accepted
-        self.rival(6).close()  # such as another seek's, to a time
+        self.rival(6).close()  # as a seek to a time does
 
     def away(self) -> None:
-        """The lease table cannot be reached any more."""
+        """Make the lease table unreachable."""
         self.table.close()
         self.path.rename(self.path.with_name("away"))
 
@@ -293,14 +292,14 @@ def partition(emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]
     return LeasedPartition(emulator, tmp_path / "leases", rival)
 
 
-def test_a_lost_lease_ends_the_range_early_without_an_error(partition: LeasedPartition) -> None:
+def test_lost_lease_ends_the_range_early_without_an_error(partition: LeasedPartition) -> None:
     got = partition.read(then=partition.take, ends=RangeEnd.LEASE_LOST)
     assert 0 < len(got) < EVENTS
     assert got == list(range(len(got)))
     assert partition.read(ends=RangeEnd.LEASE_LOST) == [], "another attempt"
 
 
-#: What happens while a range is read, and neither ends it nor fails its batch.
+#: Incidents while a range is read that neither end it nor fail its batch.
 HARMLESS: Mapping[str, Callable[[LeasedPartition], object]] = {
     "the lease is lost, and the new owner does not read yet": HeldLease.claim,
     "a seek": LeasedPartition.seek,
@@ -309,15 +308,15 @@ HARMLESS: Mapping[str, Callable[[LeasedPartition], object]] = {
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_the_range_is_read_to_its_end(partition: LeasedPartition, what: str) -> None:
+def test_range_is_read_completely_despite_harmless_incidents(partition: LeasedPartition, what: str) -> None:
     assert partition.read(since_ms=9, then=lambda: HARMLESS[what](partition)) == list(range(EVENTS))
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
+def test_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(
     partition: LeasedPartition, silent: bool
 ) -> None:
-    """That process runs the batch again, and a sink that had this one, cut short, for the whole batch would skip it."""
+    """The later process reruns the batch; a sink that accepted the truncated batch as complete would skip it."""
     read, take = (partition.silent_after, partition.claim) if silent else (partition.read, partition.take)
     with raises(FencedError, "EHB_FENCED", owner="me"):
         read(since_ms=9, then=lambda: take("me"))
@@ -325,7 +324,7 @@ def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early
 
 
 @pytest.mark.parametrize("while_reading", [True, False])
-def test_a_reader_outside_the_group_fails_the_batch(
+def test_reader_outside_the_group_fails_the_batch(
     partition: LeasedPartition, while_reading: bool, monkeypatch: pytest.MonkeyPatch, opened: list[int]
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
@@ -337,7 +336,7 @@ def test_a_reader_outside_the_group_fails_the_batch(
     assert partition.lease.owner == "me"
 
 
-def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
+def test_reader_without_level_waits_for_the_former_owners_kept_receiver(
     partition: LeasedPartition, opened: list[int]
 ) -> None:
     former = partition.rival(4)
@@ -350,14 +349,14 @@ def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(
     leaving.join()
 
 
-def test_a_disconnect_while_the_table_stays_away_fails_the_batch(partition: LeasedPartition) -> None:
+def test_disconnect_while_the_table_is_unreachable_fails_the_batch(partition: LeasedPartition) -> None:
     partition.away()
     partition.rival(77)
     with pytest.raises(StoreUnavailableError):
         partition.read(100, receiverTimeout="1 s")
 
 
-def test_an_outage_of_the_table_is_waited_for_when_the_partition_was_taken(
+def test_disconnected_reader_waits_for_an_unreachable_table(
     partition: LeasedPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     def take() -> None:
@@ -374,10 +373,10 @@ def test_an_outage_of_the_table_is_waited_for_when_the_partition_was_taken(
     returning.join()
 
 
-# --- a partition that is silent ----------------------------------------------------------------------------------
+# --- silent partitions -------------------------------------------------------------------------------------------
 
 
-def test_a_silent_partition_releases_its_lease_and_ends_the_range(
+def test_silent_partition_releases_its_lease_and_ends_the_range(
     partition: LeasedPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     got = partition.silent_after()
@@ -394,18 +393,18 @@ def test_a_silent_partition_releases_its_lease_and_ends_the_range(
     assert partition.lease.stall_count == 1, "it counts once"
 
 
-def test_a_lease_that_was_released_meanwhile_stalls_too(partition: LeasedPartition) -> None:
-    """Its batch's checkpoint would be accepted."""
+def test_already_released_lease_is_marked_as_stalled_too(partition: LeasedPartition) -> None:
+    """Otherwise, the checkpoint of its batch would be accepted."""
     partition.silent_after(partition.release)
     assert (partition.lease.owner, partition.lease.epoch, partition.lease.stall_count) == (None, 6, 1)
 
 
-def test_a_silent_partition_fails_the_batch_if_the_table_cannot_be_written(partition: LeasedPartition) -> None:
+def test_silent_partition_fails_the_batch_if_the_table_is_not_writable(partition: LeasedPartition) -> None:
     with silent("at sequence number"):
         partition.silent_after(partition.away)
 
 
-def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(partition: LeasedPartition) -> None:
+def test_silent_partition_fails_the_batch_if_the_whole_hub_is_unreachable(partition: LeasedPartition) -> None:
     def away() -> None:
         partition.emulator.refuse_connections()
         partition.emulator.drop_connections()
@@ -415,7 +414,7 @@ def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(partition: 
     assert (partition.lease.owner, partition.lease.stall_count) == ("me", 0)
 
 
-def test_a_store_without_epochs_records_no_stall(emulator: Emulator) -> None:
+def test_stall_is_not_recorded_in_a_store_without_epochs(emulator: Emulator) -> None:
     options = hub_options(
         emulator,
         receiverTimeout="1 s",
@@ -428,11 +427,11 @@ def test_a_store_without_epochs_records_no_stall(emulator: Emulator) -> None:
         read(options, 0, 10, owner="me", level=0)
 
 
-# --- events that are gone --------------------------------------------------------------------------------------
+# --- lost events -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trimmed", [50, EVENTS])
-def test_events_aged_out_after_planning_are_loss_or_left_out(
+def test_events_aged_out_after_planning_are_a_loss_or_omitted(
     emulator: Emulator, trimmed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     emulator.trim(HUB, 0, trimmed)
@@ -445,8 +444,8 @@ def test_events_aged_out_after_planning_are_loss_or_left_out(
     assert f"partition=0 from=0 to={min(trimmed, 200) - 1}" in caplog.text
 
 
-def test_a_hub_recreated_after_planning_is_loss(emulator: Emulator) -> None:
-    """It has 50 events. While the last of them are late, nothing is lost."""
+def test_hub_recreated_after_planning_is_a_loss(emulator: Emulator) -> None:
+    """The new hub has 50 events. While only its last events are late, this is not a loss."""
     emulator.delete_hub(HUB)
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"%d" % n for n in range(50)])

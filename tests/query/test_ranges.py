@@ -1,4 +1,4 @@
-"""How much of each partition a batch reads, in how many tasks, and from where."""
+"""The number of events that a batch reads per partition, their start, and the number of tasks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ small_backlogs = st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 30)
 
 
 @given(backlogs_of_any_size | small_backlogs, st.integers(1, 10**6) | st.integers(1, 50))
-def test_a_limit_is_used_up_nobody_starves_and_the_rest_is_in_proportion(backlogs: dict[str, int], limit: int) -> None:
-    """One event each comes first; what is beyond it is in proportion, within one event."""
+def test_limit_is_used_up_in_proportion_and_no_partition_starves(backlogs: dict[str, int], limit: int) -> None:
+    """Every partition gets one event first; the rest is proportional to the backlogs, within one event."""
     counts = limit_by_backlog(backlogs, limit)
     assert counts.keys() == backlogs.keys()
     total, waiting = sum(backlogs.values()), sum(map(bool, backlogs.values()))
@@ -46,7 +46,7 @@ def some_ranges(draw: st.DrawFn) -> list[OffsetRange]:
 
 
 @given(some_ranges(), st.integers(1, 60))
-def test_pieces_cover_exactly_what_was_cut_and_there_are_enough(ranges: list[OffsetRange], min_pieces: int) -> None:
+def test_pieces_cover_the_ranges_exactly_and_reach_the_minimum(ranges: list[OffsetRange], min_pieces: int) -> None:
     pieces = split(ranges, min_pieces)
     assert [piece.partition for piece in pieces] == sorted((piece.partition for piece in pieces), key=int)
     counts = []
@@ -64,7 +64,7 @@ def test_pieces_cover_exactly_what_was_cut_and_there_are_enough(ranges: list[Off
     assert all(one <= other for (less, one), (more, other) in itertools.pairwise(sorted(counts)) if less < more)
 
 
-def test_without_a_minimum_nothing_is_cut() -> None:
+def test_ranges_stay_whole_without_a_minimum() -> None:
     ranges = [OffsetRange("0", 1, 0, 1000), OffsetRange("1", 1, 5, 6)]
     assert split(ranges, None) == ranges
     assert split(ranges, 1) == ranges
@@ -89,7 +89,7 @@ NEVER_USED = PartitionState(0, 0, None, None)
         (NEVER_USED, 1, 0, "recreated"),
     ],
 )
-def test_a_position_stays_among_the_retained_events(state: PartitionState, position: int, found: int, why: str) -> None:
+def test_position_is_clamped_to_the_retained_events(state: PartitionState, position: int, found: int, why: str) -> None:
     start, warning = retained_start("3", position, state, False)
     assert start == found
     assert why in warning

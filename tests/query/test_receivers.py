@@ -1,4 +1,4 @@
-"""The receivers that a worker process keeps open between two tasks."""
+"""Receivers that a worker process keeps open between tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEVEL = 5
 
 @pytest.fixture(autouse=True)
 def hub(emulator: Emulator) -> Iterator[None]:
-    """Four partitions with events. The kept receivers are closed in the end."""
+    """Four partitions with events; kept receivers are closed after the test."""
     emulator.add_hub(HUB, 4)
     for partition in range(4):
         emulator.append(HUB, partition, [b"x"] * 600)
@@ -37,14 +37,14 @@ def hub(emulator: Emulator) -> Iterator[None]:
 
 
 def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
-    """The sequence numbers that a task with an owner level reads, in a process with these receivers."""
+    """The sequence numbers read by a task with an owner level in a process that has these receivers."""
     return numbers(
         read_range(hub_options(emulator), OffsetRange(partition, 0, start, end), None, LEVEL, receivers=worker)
     )
 
 
 def kept(emulator: Emulator, position: int) -> Receiver:
-    """The receiver of partition 0 that `read` has kept; it stays kept."""
+    """The receiver for partition 0 that `read` kept; it remains kept."""
     options = hub_options(emulator)
     address = PartitionAddress(options.connection, options.consumer_group, "0")
     key = ReceiverKey(address, LEVEL, RowFormat())
@@ -53,7 +53,7 @@ def kept(emulator: Emulator, position: int) -> Receiver:
     return receiver
 
 
-def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator) -> None:
+def test_query_with_other_columns_gets_its_own_receiver(emulator: Emulator) -> None:
     worker = CountedReceivers()
 
     def columns(start: int, *names: str) -> list[str]:
@@ -69,11 +69,11 @@ def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator
     assert worker.opened == [0, 10]
 
 
-def none_is_open(emulator: Emulator) -> bool:
+def all_receivers_are_closed(emulator: Emulator) -> bool:
     return emulator.connections() == 0
 
 
-def test_a_receiver_disconnected_by_another_closes_by_itself(
+def test_kept_receiver_closes_when_another_reader_disconnects_it(
     emulator: Emulator, rival: Callable[[int], Receiver]
 ) -> None:
     read(emulator, 0, 10)
@@ -82,17 +82,17 @@ def test_a_receiver_disconnected_by_another_closes_by_itself(
     wait_until(lambda: emulator.connections() == 1, "only the other worker's is open", SOON)
 
 
-def test_an_unused_receiver_closes_by_itself(emulator: Emulator) -> None:
+def test_unused_receiver_is_closed(emulator: Emulator) -> None:
     worker = Receivers(idle=1.0)
     read(emulator, 0, 10, worker=worker)
     assert emulator.readers(HUB, 0) == [LEVEL]
-    wait_until(lambda: none_is_open(emulator), "it is closed")
-    wait_until(lambda: not watching(), "the thread has ended")
+    wait_until(lambda: all_receivers_are_closed(emulator), "it is closed")
+    wait_until(lambda: not is_checking_thread_running(), "the thread has ended")
     assert read(emulator, 10, 20) == list(range(10, 20))
 
 
-def watching() -> bool:
-    """Whether the thread runs that checks the kept receivers."""
+def is_checking_thread_running() -> bool:
+    """Whether the thread that checks the kept receivers is running."""
     return any(thread.name == "ehbalance-receivers" for thread in threading.enumerate())
 
 
@@ -101,13 +101,13 @@ def token_ends(handlers: list[Any]) -> None:
     token._expires_on = int(time.time()) + token._refresh_window
 
 
-def test_a_receiver_whose_token_is_about_to_expire_closes_by_itself(emulator: Emulator, handlers: list[Any]) -> None:
+def test_kept_receiver_is_closed_before_its_token_expires(emulator: Emulator, handlers: list[Any]) -> None:
     read(emulator, 0, 10)
     token_ends(handlers)
-    wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
+    wait_until(lambda: all_receivers_are_closed(emulator), "it is closed", SOON)
 
 
-#: What makes a receiver useless.
+#: Incidents that make a receiver unusable.
 ENDS: dict[str, Callable[[Emulator, list[Any]], object]] = {
     "drop": lambda emulator, _: emulator.drop_connections(),
     "detach": lambda emulator, _: emulator.detach(HUB, 0),
@@ -116,7 +116,7 @@ ENDS: dict[str, Callable[[Emulator, list[Any]], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_useless_receiver_is_not_used_again(emulator: Emulator, handlers: list[Any], end: str) -> None:
+def test_unusable_receiver_is_not_reused(emulator: Emulator, handlers: list[Any], end: str) -> None:
     worker = CountedReceivers(check_interval=60.0)
     read(emulator, 0, 10, worker=worker)
     ENDS[end](emulator, handlers)
@@ -135,8 +135,8 @@ def test_the_number_of_kept_receivers_is_limited(emulator: Emulator) -> None:
     worker.close()
 
 
-def test_tasks_and_the_checking_thread_do_not_disturb_each_other(emulator: Emulator) -> None:
-    """Receivers are kept, taken and closed as unused at the same time: no event is lost or doubled."""
+def test_tasks_and_the_checking_thread_do_not_interfere(emulator: Emulator) -> None:
+    """Receivers are kept, taken and closed as unused concurrently: events are neither lost nor duplicated."""
     worker = Receivers(idle=0.001, check_interval=0.0005)
 
     def task(partition: int) -> list[int]:
@@ -151,11 +151,11 @@ def test_tasks_and_the_checking_thread_do_not_disturb_each_other(emulator: Emula
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(task, range(4))) == [list(range(600))] * 4
-    wait_until(lambda: none_is_open(emulator), "all are closed")
+    wait_until(lambda: all_receivers_are_closed(emulator), "all are closed")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     read(emulator, 0, 10)
     checking, forked = threading.Event(), threading.Event()
     receiver, is_usable = kept(emulator, 10), Receiver.is_usable
@@ -170,7 +170,7 @@ def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: p
     assert checking.wait(60), "the thread holds the lock"
     child = os.fork()
     if not child:
-        signal.alarm(30)  # it must not wait for a lock that nobody holds in this process
+        signal.alarm(30)  # or else it waits for a lock that no thread here holds
         gc.collect()
         os._exit(RECEIVERS.count())
     forked.set()

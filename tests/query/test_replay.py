@@ -1,4 +1,4 @@
-"""Replay of batches of a query's earlier processes."""
+"""Replay of batches that earlier processes of a query logged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_ehbalance.query.replay import EarlierBatches, Logged, plan_replay, re
 from tests.query.test_batch_planning import owned_lease
 
 
-def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
+def test_logged_batch_is_replayed_with_the_new_epochs() -> None:
     logged = {"0": OffsetRange("0", 1, 5, 10), "1": OffsetRange("1", 1, 0, 3, since_ms=7)}
     holdings = {"0": owned_lease(5, epoch=2), "1": owned_lease(0, epoch=4, since_ms=7), "2": owned_lease(0)}
     assert plan_replay(logged, {"0": owned_lease(5, epoch=3)}) == {}, "it is not known since when"
@@ -38,12 +38,12 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
         ({"0": owned_lease(5, epoch=3, since_ms=6)}, "another member has had it, and this machine's clock is slow"),
     ],
 )
-def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, OwnedLease], why: str) -> None:
+def test_replay_skips_partitions_that_another_member_might_have_read(holdings: dict[str, OwnedLease], why: str) -> None:
     assert plan_replay({"0": OffsetRange("0", 1, 5, 10, since_ms=7)}, holdings) == {}, why
 
 
 @pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
-def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(next: int) -> None:
+def test_batch_is_replayed_wherever_a_seek_moved_the_position(next: int) -> None:
     holdings = {"0": owned_lease(next, epoch=4, since_ms=7, seek_epoch=3)}
     logged = {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings) == {"0": OffsetRange("0", 4, 5, 10, since_ms=7)}
@@ -55,15 +55,15 @@ def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(ne
     assert bool(plan_replay(later, holdings)) is (next == 5), "it was logged after the seek"
 
 
-def test_what_earlier_processes_have_left_decides_whether_a_batch_is_run_again() -> None:
+def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
     holdings = {"0": owned_lease(9, epoch=4, since_ms=7, seek_epoch=3)}
     logged = StreamOffset("a", {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}, batch=3)
     assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
     assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"
 
 
-def test_progress_that_the_table_does_not_have_is_recovered_if_nobody_has_had_the_partition() -> None:
-    """It was away when the query was killed, or progress waited for `checkpointInterval`."""
+def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
+    """The table was unreachable when the query was killed, or the checkpoint was waiting for `checkpointInterval`."""
     ranges = {p: OffsetRange(p, 2, 5, 10) for p in ("0", "1", "2")}
     logged = Logged(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
     leases = {p: Lease(p, epoch=epoch, checkpoint=Position(4)) for p, epoch in (("0", 2), ("1", 3))}
@@ -74,8 +74,8 @@ def test_progress_that_the_table_does_not_have_is_recovered_if_nobody_has_had_th
     assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)
 
 
-def test_a_restart_in_a_batch_after_a_reset_continues_in_it() -> None:
-    """A hub that lost events has others under the numbers that the batch before the reset has read."""
+def test_restart_after_a_reset_resumes_from_the_logged_reset() -> None:
+    """A hub that lost events reuses the sequence numbers that were read before the reset."""
     finished = StreamOffset("a", {"0": OffsetRange("0", 1, 0, 9), "1": OffsetRange("1", 1, 0, 9)})
     logged = Logged(finished, StreamOffset("a", {"0": OffsetRange("0", 1, 0, 4)}, batch=2))
     assert logged.progress() == {"0": Progress(1, Position(-1)), "1": Progress(1, Position(8))}

@@ -1,4 +1,4 @@
-"""Start positions taken from checkpoints of the Scala connector."""
+"""Starting positions read from the Scala connector's checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refusal(folder: Path, hub: str | None = "hub") -> str:
     return str(caught.value)
 
 
-def test_the_end_of_the_last_finished_batch_counts(tmp_path: Path) -> None:
+def test_position_is_the_end_of_the_last_finished_batch(tmp_path: Path) -> None:
     batches = [{"hub": {0: 10, 1: 0}}, {"hub": {0: 25, 1: 7, 10: 3}}, {"hub": {0: 31, 1: 9, 10: 3, 2: 8}}]
     assert read(scala_folder(tmp_path / "all", *batches, first=1207)) == {"0": 31, "1": 9, "2": 8, "10": 3}
     assert read(scala_folder(tmp_path / "planned", *batches, first=1207, unfinished=1)) == {"0": 25, "1": 7, "10": 3}
@@ -34,7 +34,7 @@ def test_the_end_of_the_last_finished_batch_counts(tmp_path: Path) -> None:
     assert read(scala_folder(tmp_path / "none", {"hub": {0: -1, 1: 0}})) == {"0": 0, "1": 0}, "before the first event"
 
 
-def test_without_a_finished_batch_it_goes_on_where_the_first_one_begins(tmp_path: Path) -> None:
+def test_without_a_finished_batch_the_position_is_the_start_of_the_first(tmp_path: Path) -> None:
     folder = scala_folder(tmp_path, {"hub": {0: 10, 1: 5}}, unfinished=1)
     assert "no batch is finished, and sources/0/0" in refusal(folder)
     begin_at(folder, {"hub": {0: 4, 1: 5}})
@@ -49,7 +49,7 @@ def test_without_a_finished_batch_it_goes_on_where_the_first_one_begins(tmp_path
     assert read(later) == {"0": 6}, "a source that begins in a batch that is not finished"
 
 
-def test_several_hubs_and_sources(tmp_path: Path) -> None:
+def test_checkpoints_with_several_hubs_and_sources(tmp_path: Path) -> None:
     one_source = {"Other": {0: 99}, "Hub": {0: 11}, "t": {0: 1}, "T": {0: 2}}
     assert read(scala_folder(tmp_path / "one", one_source)) == {"0": 11}
     assert "as t and as T" in refusal(tmp_path / "one", "t")
@@ -63,17 +63,17 @@ def test_several_hubs_and_sources(tmp_path: Path) -> None:
     assert "2 of its sources have read event hub hub" in refusal(twice)
 
 
-def test_odd_files_do_not_count(tmp_path: Path) -> None:
+def test_unrelated_files_are_ignored(tmp_path: Path) -> None:
     folder = scala_folder(tmp_path, {"hub": {0: 10}}, {"hub": {0: 20}})
     for name in ("7.compact", "8.tmp", ".9.crc", "²", "_SUCCESS"):
         (folder / "offsets" / name).write_text("v1\n{}\n" + '{"hub":{"0":99}}')
         (folder / "commits" / name).write_text("v1\n{}")
     (folder / "offsets" / "3").mkdir()
-    (folder / "offsets" / "2").write_text("")  # a planned batch, of which a crash has left nothing
+    (folder / "offsets" / "2").write_text("")  # a planned batch whose file a crash left empty
     assert read(folder) == {"0": 20}
 
 
-def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
+def test_damaged_file_of_a_finished_batch_is_rejected(tmp_path: Path) -> None:
     folder = scala_folder(tmp_path, {"hub": {0: 10}}, {"hub": {0: 20}})
     for text, problem in (
         ("", "offsets/1 is not an offset log of version 1"),
@@ -84,7 +84,7 @@ def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
     ):
         (folder / "offsets" / "1").write_text(text)
         assert problem in refusal(folder)
-    for text in ("v1\n{}", "v1\n", 'v1\n{}\n{"other":{"0":7}}'):  # cut off before the hub's line
+    for text in ("v1\n{}", "v1\n", 'v1\n{}\n{"other":{"0":7}}'):  # truncated before the hub's line
         (folder / "offsets" / "1").write_text(text)
         assert (
             "offsets/0 contains positions of event hub hub, but offsets/1, of the last finished batch, does not"
@@ -94,7 +94,7 @@ def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
     assert "batch 1 is finished, but offsets/1 is missing" in refusal(folder)
 
 
-def test_other_checkpoints_are_not_mistaken_for_scala_ones(tmp_path: Path) -> None:
+def test_other_checkpoints_are_not_mistaken_for_the_scala_connectors(tmp_path: Path) -> None:
     for name, line, is_scala in (
         ("rate", "17", False),
         ("files", '{"logOffset":3}', False),

@@ -14,12 +14,12 @@ EVENT = b"what-a-customer-has-written"
 
 
 def listening() -> set[tuple[str, int]]:
-    """The ports on which this process listens."""
+    """The TCP ports on which this process listens."""
     connections = psutil.Process().net_connections(kind="inet")
     return {tuple(connection.laddr) for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
-def test_no_event_is_in_the_lease_table_its_history_or_an_offset_and_a_planner_listens_on_no_port(group: Group) -> None:
+def test_events_stay_out_of_tables_and_offsets_and_planners_open_no_port(group: Group) -> None:
     for partition in range(PARTITIONS):
         group.emulator.append(HUB, partition, [EVENT] * 5, {"name": EVENT.decode()})
     before = listening()

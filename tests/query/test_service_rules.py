@@ -1,4 +1,4 @@
-"""The source obeys the rules of Event Hubs in `tests/emulator/service_rules.md`, as the emulator keeps them."""
+"""The source obeys the Event Hubs rules in `tests/emulator/service_rules.md`, which the emulator enforces."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ GROUP = "readers"
 
 
 def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
-    """The sequence numbers that a task reads, with an owner level."""
+    """The sequence numbers read by a task with an owner level."""
     return numbers(read_range(options, OffsetRange(partition, 0, start, end), None, 3, receivers=worker))
 
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After "server busy" 0.5 to 0.7 s are waited."""
+    """Shortens the wait after "server busy" to 0.5 to 0.7 s."""
     monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.5)
 
 
@@ -45,8 +45,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "unsettled"])
-def test_all_events_are_read_however_they_are_settled(settled: bool, worker: CountedReceivers) -> None:
-    """In frames of 64 KiB, over receivers that are kept from one range to the next."""
+def test_all_events_are_read_whether_settled_or_not(settled: bool, worker: CountedReceivers) -> None:
+    """Frames have 64 KiB, and receivers are kept from one range to the next."""
     with Emulator({HUB: 1}, settled=settled) as emulator:
         emulator.append(HUB, 0, [b"x"] * 400 + [b"x" * 200_000] * 3 + [b"x"] * 400)
         options = hub_options(emulator, prefetch=100)
@@ -54,7 +54,7 @@ def test_all_events_are_read_however_they_are_settled(settled: bool, worker: Cou
             assert read(options, worker, end, start) == list(range(start, end))
 
 
-def test_a_receiver_that_was_silent_for_too_long_is_opened_again(worker: CountedReceivers) -> None:
+def test_receiver_that_was_idle_too_long_is_reopened(worker: CountedReceivers) -> None:
     """The client answers no flow; the hub ends link, session and connection, unless it waits and sends heartbeats."""
     with Emulator({HUB: 1}, idle_timeout=1.0) as emulator:
         emulator.append(HUB, 0, [b"x"] * 20)
@@ -66,10 +66,10 @@ def test_a_receiver_that_was_silent_for_too_long_is_opened_again(worker: Counted
         assert read(options, worker, 30, 20) == list(range(20, 30))
 
 
-# --- what there is not ------------------------------------------------------------------------------------------------
+# --- missing entities -------------------------------------------------------------------------------------------------
 
 
-#: What is missing or disabled, and how the error names it.
+#: Missing or disabled entities, and the parameters of the error.
 NAMED = {
     "hub": ("^Event hub 'hub' at localhost", "^does not exist$"),
     "group": ("^Consumer group 'others' of event hub 'hub' at localhost", "^does not exist$"),
@@ -79,8 +79,8 @@ NAMED = {
 
 
 @pytest.fixture
-def believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing for half a second does not exist."""
+def short_missing_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entity counts as missing after half a second."""
     monkeypatch.setattr(client_errors, "_MISSING_FOR", 0.5)
 
 
@@ -92,9 +92,11 @@ def hub(emulator: Emulator) -> Options:
     return hub_options(emulator, consumerGroup=GROUP)
 
 
-@pytest.mark.usefixtures("believed_soon")
+@pytest.mark.usefixtures("short_missing_time")
 @pytest.mark.parametrize("what", NAMED)
-def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker: CountedReceivers, what: str) -> None:
+def test_readers_error_names_the_missing_entity(
+    emulator: Emulator, hub: Options, worker: CountedReceivers, what: str
+) -> None:
     if what == "hub":
         emulator.delete_hub(HUB)
     elif what == "disabled":
@@ -105,7 +107,7 @@ def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker
         read(options, worker, 10, partition="7" if what == "partition" else "0")
 
 
-def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
+def test_reader_survives_a_hub_that_is_missing_for_a_moment(
     emulator: Emulator, hub: Options, worker: CountedReceivers
 ) -> None:
     emulator.disable_hub(HUB)
@@ -115,7 +117,7 @@ def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
     enabling.join()
 
 
-def test_a_query_does_not_start_without_its_consumer_group(emulator: Emulator, tmp_path: Path) -> None:
+def test_query_does_not_start_without_its_consumer_group(emulator: Emulator, tmp_path: Path) -> None:
     with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
         named, problem = map(re.compile, NAMED["group"])
         with raises(MissingError, "EHB_HUB_NOT_FOUND", what=named, problem=problem):
@@ -124,7 +126,7 @@ def test_a_query_does_not_start_without_its_consumer_group(emulator: Emulator, t
 
 
 def test_running_query_fails_if_its_hub_is_deleted(emulator: Emulator, tmp_path: Path) -> None:
-    """Although it may wait for an hour for a hub that does not answer."""
+    """The query fails although it would wait an hour for a hub that does not answer."""
     with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
         query = group.query(receiverTimeout="1 h")
         emulator.delete_hub(HUB)
@@ -135,7 +137,7 @@ def test_running_query_fails_if_its_hub_is_deleted(emulator: Emulator, tmp_path:
 # --- server busy ------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_a_busy_server_and_counts(
+def test_reader_waits_for_a_busy_server_and_counts_the_refusals(
     emulator: Emulator, hub: Options, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_errors, "_BUSY_WAIT", 1.0)
@@ -149,7 +151,7 @@ def test_a_reader_waits_for_a_busy_server_and_counts(
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_questions_wait_for_a_busy_server_and_count_until_it_is_an_error(
+def test_metadata_requests_wait_for_a_busy_server_until_the_timeout(
     emulator: Emulator, hub: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = hub.connection.hub_name
@@ -169,7 +171,7 @@ def test_questions_wait_for_a_busy_server_and_count_until_it_is_an_error(
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: CountedReceivers) -> None:
+def test_reader_waits_while_the_namespace_has_no_free_connection(worker: CountedReceivers) -> None:
     with Emulator({HUB: 2}, max_connections=1) as emulator:
         emulator.append(HUB, 0, [b"x"] * 10)
         options = hub_options(emulator)
@@ -195,7 +197,7 @@ def test_pending_batch_is_served_while_all_partitions_are_refreshed(emulator: Em
         wait_until(lambda: watcher._schedule.stale, "it has begun")
         for count in (1, 2, 3):
             emulator.append(HUB, 0, [b"x"])
-            wait_until(lambda count=count: caught_up(watcher) == count, "the event is seen")  # type: ignore[misc]
+            wait_until(lambda count=count: wait_for_news(watcher) == count, "the event is seen")  # type: ignore[misc]
         assert not refreshed.is_set()
         refreshing.join(60)
         assert refreshed.is_set()
@@ -203,6 +205,6 @@ def test_pending_batch_is_served_while_all_partitions_are_refreshed(emulator: Em
         watcher.stop()
 
 
-def caught_up(watcher: HubWatcher) -> int:
+def wait_for_news(watcher: HubWatcher) -> int:
     watcher.catch_up(5.0)
     return watcher.states()["0"].end

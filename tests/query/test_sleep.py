@@ -1,4 +1,4 @@
-"""A machine that sleeps: its leases end meanwhile, although its processes do not run."""
+"""Leases expire while the machine sleeps, although its processes do not run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="a clock of Linux")
-def test_leases_end_while_the_machine_sleeps(
+def test_leases_expire_while_the_machine_sleeps(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept = [0.0]
@@ -27,7 +27,7 @@ def test_leases_end_while_the_machine_sleeps(
     query = group.query("a", leaseDuration="30s")
     wait_until(query.owned, "it owns the partition")
     keeper, _, _ = query.planner.parts
-    with keeper.engine():  # before its thread can read the table
+    with keeper.engine():  # before the driver thread can read the table
         assert keeper.readable()
         slept[0] = 31.0
         assert not keeper.readable()

@@ -1,4 +1,4 @@
-"""A partition that delivers nothing although it has events stops no other: the rules, and queries with the emulator."""
+"""A partition that has events but delivers none does not hold up others: the rules, and queries with the emulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at(next: int) -> dict[str, Position]:
     return {"0": Position.before(next)}
 
 
-def test_the_back_off_doubles_up_to_ten_minutes() -> None:
+def test_back_off_doubles_up_to_ten_minutes() -> None:
     assert [backoff(times) for times in (1, 2, 3, 4, 6, 7, 2**62)] == [0, 30, 60, 120, 480, 600, 600]
 
 
@@ -42,13 +42,13 @@ def test_only_stalled_partitions_are_probed() -> None:
     assert update_probes({}, holdings, {}, 100.0, at_once=True)["2"].due == 100.0
 
 
-def test_a_partition_that_moves_away_and_back_keeps_its_back_off() -> None:
+def test_back_off_survives_a_move_away_and_back() -> None:
     probes = update_probes({}, {"0": stalled(2)}, {}, 100.0)
     assert update_probes(update_probes(probes, {}, {}, 110.0), {"0": stalled(2, epoch=9)}, {}, 120.0) == probes
 
 
 @pytest.mark.parametrize("now", [stalled(2), stalled(1, at=9)], ids=["again", "elsewhere"])
-def test_a_new_stall_needs_a_new_probe(now: OwnedLease) -> None:
+def test_new_stall_needs_a_new_probe(now: OwnedLease) -> None:
     received = {"0": StallProbe(7, 1, 100.0, end=8)}
     assert update_probes(received, {"0": now}, {}, 200.0)["0"].end is None
 
@@ -59,7 +59,7 @@ def test_progress_ends_a_stall_before_it_is_committed() -> None:
     assert update_probes(received, {"0": stalled(1)}, at(8), 200.0) == {}
 
 
-def test_a_probe_without_an_event_is_repeated() -> None:
+def test_probe_without_an_event_is_repeated() -> None:
     probes = {
         "0": StallProbe(7, 1, 100.0),
         "1": StallProbe(7, 1, 100.0),
@@ -71,8 +71,8 @@ def test_a_probe_without_an_event_is_repeated() -> None:
     assert {p: lease.readable_to for p, lease in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
 
 
-def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:
-    """Else the query would never be idle again."""
+def test_query_waits_for_a_probe_only_while_it_owns_the_partition() -> None:
+    """Otherwise, the query would never become idle again."""
     probes = update_probes({}, {"0": stalled(2), "1": stalled(1)}, {}, 100.0)
     assert pending_probes(probes, {"0": stalled(2)}) == {"0": probes["0"]}
     assert pending_probes(with_probe_results(probes, {"0": 7}, {"0": 9}, 160.0), {"0": stalled(2)}) == {}
@@ -84,7 +84,7 @@ def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:
 PARTITIONS = 4
 
 
-def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -> None:
+def test_silent_partition_does_not_stop_the_query(emulator: Emulator, tmp_path: Path) -> None:
     with closing(Group(emulator, tmp_path, PARTITIONS)) as group:
         options = group.options(receiverTimeout="1s")
         queries = [ReadingQuery(options, "a"), ReadingQuery(options, "b")]
@@ -94,7 +94,7 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
         group.append(20, PARTITIONS)
 
         def read_events() -> Counter[Event]:
-            """All that was read, after another batch."""
+            """Run another batch and return all events read so far."""
             for query in queries:
                 query.step()
             return Counter(event for query in queries for event in query.seen)
@@ -114,7 +114,7 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_available_now_probes_a_partition_that_stalls_and_ends(
+def test_available_now_probes_a_stalled_partition_and_ends(
     emulator: Emulator, tmp_path: Path, silent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(Group(emulator, tmp_path, 2)) as group:

@@ -1,4 +1,4 @@
-"""The log of an engine's steps replays what it has decided."""
+"""An engine's step log reproduces its decisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from tests.query.queries import Group
-from tests.query.step_log import outputs, recorded, replayed
+from tests.query.step_log import outputs, record_steps, replay_log
 from tests.query.without_network import answer_without_network
 from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
-    """The logs of two queries of which one joins the other and continues alone, and of one that draws numbers."""
-    with ExitStack() as stack, recorded() as lines:
+    """The step logs of a query, of another that joins it and later runs alone, and of one that uses randomness."""
+    with ExitStack() as stack, record_steps() as lines:
         emulator = stack.enter_context(Emulator())
         answer_without_network(emulator, stack.enter_context(pytest.MonkeyPatch.context()))
         group = stack.enter_context(closing(Group(emulator, tmp_path_factory.mktemp("group"))))
@@ -41,14 +41,14 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     return [[line for line in lines if line.startswith(f"{run}: ")] for run in runs]
 
 
-#: What the two logs have, among other things.
+#: Excerpts that the first two logs must contain.
 HAS = (
     ("BatchRequested", "Read(", "HandOver(", "StopRequested() → []", "Left()"),
     ("RequestHandover(", "SAME_SNAPSHOT", "Checkpoint(", "Left()"),
 )
 
 
-def test_another_process_decides_the_same_again_and_there_are_no_secrets(logs: list[list[str]]) -> None:
+def test_replay_in_another_process_is_identical_and_contains_no_secrets(logs: list[list[str]]) -> None:
     for log, has in zip(logs, HAS, strict=False):
         assert [part for part in has if not any(part in line for line in log)] == []
         assert len(log) > 20
@@ -73,9 +73,9 @@ def test_another_process_decides_the_same_again_and_there_are_no_secrets(logs: l
     ],
     ids=["other inputs", "other settings", "another seed"],
 )
-def test_another_decision_is_a_difference(logs: list[list[str]], log: int, old: str, new: str) -> None:
+def test_replay_with_changed_inputs_differs(logs: list[list[str]], log: int, old: str, new: str) -> None:
     lines = logs[log]
     changed = [re.sub(old, new, line) for line in lines]
     assert changed != lines
-    assert replayed(lines) == lines
-    assert outputs(replayed(changed)) != outputs(lines)
+    assert replay_log(lines) == lines
+    assert outputs(replay_log(changed)) != outputs(lines)

@@ -1,4 +1,4 @@
-"""Which ranges share a task."""
+"""The assignment of ranges to tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def some_ranges(draw: st.DrawFn) -> list[OffsetRange]:
 
 
 @given(some_ranges())
-def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[OffsetRange]) -> None:
+def test_ranges_are_packed_into_as_few_tasks_as_their_sizes_allow(ranges: list[OffsetRange]) -> None:
     tasks = plan_tasks(ranges, None)
     assert [range_ for task in tasks for range_ in task] == ranges
     for task in tasks:
@@ -32,14 +32,12 @@ def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[O
 
 
 @given(some_ranges(), st.integers(1, 200))
-def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[OffsetRange], least: int) -> None:
+def test_ranges_are_not_packed_if_there_is_a_minimum_number_of_tasks(ranges: list[OffsetRange], least: int) -> None:
     assert plan_tasks(ranges, least) == [(piece,) for piece in split(ranges, least)]
 
 
 @given(some_ranges(), st.integers(1, 20))
-def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
-    ranges: list[OffsetRange], cores: int
-) -> None:
+def test_cores_share_the_events_evenly_with_few_tasks(ranges: list[OffsetRange], cores: int) -> None:
     tasks, small = plan_tasks(ranges, None, cores), plan_tasks(ranges, None)
     assert [range_ for task in tasks for range_ in task] == ranges
     assert len(tasks) <= cores + len(ranges) // MAX_RANGES
@@ -50,7 +48,7 @@ def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
         assert sum(map(len, task)) <= max(total / cores + largest, EVENTS_PER_TASK)
 
 
-def test_a_partition_stays_in_its_task_while_backlogs_change_little() -> None:
+def test_partition_stays_in_its_task_while_backlogs_change_little() -> None:
     def tasks(lengths: list[int]) -> list[list[str]]:
         ranges = [OffsetRange(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
         return [[range_.partition for range_ in task] for task in plan_tasks(ranges, None, cores=2)]

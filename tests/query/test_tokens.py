@@ -1,4 +1,4 @@
-"""Tokens that end while a receiver waits: for its sink, or for the next task."""
+"""Tokens that expire while a receiver waits for its sink or for the next task."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.waiting import wait_until
 
 KEYS = {"reader": "theRightKey"}
 
-#: Seconds that a token lives here.
+#: The lifetime of a token in seconds.
 LIFE = 2.0
 
 
 @pytest.fixture(autouse=True)
-def no_receivers_and_credentials_left() -> Iterator[None]:
+def _cleanup() -> Iterator[None]:
     yield
     RECEIVERS.close()
     credentials.clear_cache()
@@ -44,7 +44,7 @@ def no_receivers_and_credentials_left() -> Iterator[None]:
 
 @pytest.fixture
 def guarded() -> Iterator[Emulator]:
-    """One that checks signatures, with 1,000 events."""
+    """An emulator that checks signatures, with 1,000 events."""
     with Emulator({HUB: 1}, sas_keys=KEYS) as made:
         made.append(HUB, 0, [b"x"] * 1000)
         yield made
@@ -52,15 +52,17 @@ def guarded() -> Iterator[Emulator]:
 
 @pytest.fixture
 def open_to_all(emulator: Emulator) -> Emulator:
-    """One that takes every token until it ends, with 1,000 events."""
+    """An emulator that accepts any token until it expires, with 1,000 events."""
     emulator.add_hub(HUB, 1)
     emulator.append(HUB, 0, [b"x"] * 1000)
     return emulator
 
 
 @pytest.fixture(params=["signature", "managed identity"])
-def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Emulator, ShortLived]]:
-    """An emulator, and a way into it with tokens of `LIFE`."""
+def server_and_connection(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Emulator, ShortLived]]:
+    """An emulator and a connection to it whose tokens expire after `LIFE` seconds."""
     if request.param == "signature":
         server = request.getfixturevalue("guarded")
         yield server, ShortLived(f"localhost:{server.port}", HUB, None, server.connection_string(HUB), life=LIFE)
@@ -71,7 +73,7 @@ def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def identity(server: Emulator, endpoint: IdentityEndpoint, monkeypatch: pytest.MonkeyPatch) -> ShortLived:
-    """The way in of azure-identity's own credential for managed identities."""
+    """A connection that uses azure-identity's credential for managed identities."""
     for name, value in endpoint.environment.items():
         monkeypatch.setenv(name, value)
     return ShortLived(f"localhost:{server.port}", HUB, Identity("managedIdentity"))
@@ -86,7 +88,7 @@ def read(
     then: Callable[[], object] = lambda: None,
     worker: Receivers = RECEIVERS,
 ) -> list[int]:
-    """The sequence numbers that are read; `then` is done when the first ones have come."""
+    """The sequence numbers read; `then` is called after the first batch."""
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
     for batch in read_range(
@@ -98,21 +100,21 @@ def read(
     return got
 
 
-def until_detached(server: Emulator) -> None:
+def wait_until_detached(server: Emulator) -> None:
     wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link")
 
 
-def test_reading_and_asking_go_on_when_tokens_expire(
-    way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
+def test_reading_and_metadata_requests_continue_when_tokens_expire(
+    server_and_connection: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, connection = way_in
+    server, connection = server_and_connection
     watcher = HubWatcher(connection, "$Default", LATEST, timeout=10.0)
     with ExitStack() as stack:
         stack.callback(watcher.stop)
         watcher.start()
         metadata = stack.enter_context(HubMetadata(connection, "$Default"))
         assert metadata.partition_ids() == ("0",)
-        assert read(server, connection, 0, 1000, 3, then=lambda: until_detached(server)) == list(range(1000))
+        assert read(server, connection, 0, 1000, 3, then=lambda: wait_until_detached(server)) == list(range(1000))
         assert metadata.partition_ids() == ("0",)
         server.append(HUB, 0, [b"x"])
         watcher.refresh()
@@ -120,22 +122,20 @@ def test_reading_and_asking_go_on_when_tokens_expire(
     assert not [record for record in caplog.records if record.name.endswith("watcher")]
 
 
-def test_a_cached_token_that_has_expired_is_not_used_again(
-    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client's host expects it to live for an hour, so that azure-identity would hand it out again."""
+def test_expired_cached_token_is_not_reused(open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint claims that the token is valid for an hour, so azure-identity would return it again."""
     with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
         connection = identity(open_to_all, endpoint, monkeypatch)
-        got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
+        got = read(open_to_all, connection, 0, 1000, 3, then=lambda: wait_until_detached(open_to_all))
         assert got == list(range(1000))
         assert endpoint.issued == 2
-        until_detached(open_to_all)
+        wait_until_detached(open_to_all)
         now = datetime.now(timezone.utc)
         source, state = PartitionAddress(connection, "$Default", "0"), PartitionState(0, 1000, None, now)
         assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0, "a time"
 
 
-def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
+def test_rejected_token_renewal_is_an_error(guarded: Emulator) -> None:
     worker = CountedReceivers()
     wrong = hub_options(guarded, connectionString=guarded.connection_string(HUB, key="theWrongKey")).connection
     with raises(HubUnavailableError, "EHB_CREDENTIALS_REFUSED", hub=re.compile("^Partition 0 ")) as caught:

@@ -1,4 +1,4 @@
-"""docs/errors.md has every error class, and docs/troubleshooting.md quotes the code."""
+"""docs/errors.md documents every error class, and docs/troubleshooting.md quotes messages from the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES = [
 
 
 def texts() -> Iterator[str]:
-    """All texts of the package, with … for the values in f-strings."""
+    """All strings in the package, with … for the values in f-strings."""
     for file in Path(spark_ehbalance.__file__).parents[1].glob("*spark_ehbalance/**/*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
@@ -40,9 +40,9 @@ def test_every_error_has_a_section(name: str) -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_a_message_is_in_the_code(message: str) -> None:
+def test_quoted_message_exists_in_the_code(message: str) -> None:
     assert message in TEXTS
 
 
-def test_the_page_has_messages() -> None:
+def test_page_quotes_all_expected_messages() -> None:
     assert len(MESSAGES) == 3

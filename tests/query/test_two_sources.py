@@ -1,4 +1,4 @@
-"""What the listener does at the end of a batch: two sources of one query with one lease table, and a file sink."""
+"""The listener at the end of a batch: a query whose two sources share a lease table, and a file sink."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sink: str = "ForeachBatchSink") -> Any:
-    """A query's event, with these sources."""
+    """A query progress event with these sources."""
     sources = [{"endOffset": reader.initialOffset()} for reader in readers]
     report = {"id": id, "name": name, "sources": sources, "sink": {"description": sink}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
 
 
-def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) -> None:
+def test_listener_ends_a_query_with_two_sources(group: Group, readers: Any) -> None:
     a, b = readers("a"), readers("b")
     listener = BatchEndListener()
     listener.onQueryProgress(progress(a))
@@ -52,7 +52,7 @@ def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) 
             reader.latestOffset(reader.initialOffset())
 
 
-def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
+def test_listener_warns_once_about_a_file_sink_with_a_lease_table(
     group: Group, readers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, shared = BatchEndListener(), readers("a")

@@ -1,11 +1,11 @@
-"""What a Python worker leaves out of its garbage collections."""
+"""Modules that Python workers exclude from garbage collection."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-#: What Spark's daemon does with a worker: a task, then a collection.
+#: Like Spark's daemon: a collection after every task.
 _TASKS = """
 import gc
 from spark_ehbalance.spark.worker_memory import freeze_modules
@@ -16,7 +16,7 @@ for _ in range(5):
 """
 
 
-def test_what_is_loaded_is_frozen_in_the_second_and_third_task_and_nothing_later() -> None:
+def test_modules_are_frozen_in_the_second_and_third_task_only() -> None:
     done = subprocess.run([sys.executable, "-c", _TASKS], capture_output=True, text=True, check=True, timeout=60)
     frozen, collected = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
     assert frozen[0] == 0

@@ -1,5 +1,5 @@
-"""Planners that query the emulator without a connection, for tests of how they use its answers: a connection takes
-most of the time that a query needs to start."""
+"""Lets planners query the emulator without a connection, for tests of how they use its answers: connecting is the
+slowest part of starting a query."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _ALLOWED: Any = SimpleNamespace(allow=lambda hub: True)
 
 
 def answer_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
-    """From now on the planners of this process query `emulator` directly, without a limit; consumer groups are not
-    checked."""
+    """Make the planners of this process query `emulator` directly, without rate limits or checks of consumer groups."""
 
     def request(requests: Sequence[ManagementRequest], *_: object) -> list[dict[bytes, Any]]:
         return [_answer(emulator, {"type": kind, **dict(properties)}) for kind, properties in requests]
@@ -54,7 +53,7 @@ def _answer(emulator: Emulator, question: dict[str, str]) -> dict[bytes, Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """As the client decodes it."""
+    """The message as the client decodes it."""
     if isinstance(value, list):
         return [item.encode() for item in value]
     return value.encode() if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""What must hold on a real event hub as it does on the emulator: `make test-azure`. Without it, the emulator's hub."""
+"""Tests that run against a real event hub (`make test-azure`) or, by default, against the emulator."""

@@ -14,7 +14,7 @@ from tests.service.hub import TABLES, VARIABLES, Hub, from_environment
 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    """The real hub with `make test-azure`, else the emulator's."""
+    """The real hub with `make test-azure`, otherwise the emulator's."""
     folder = str(tmp_path_factory.mktemp("tables"))
     if os.environ.get("EHBALANCE_TEST_AZURE"):
         given = from_environment()

@@ -1,6 +1,6 @@
-"""The hub of these tests: a real one that the environment names, or the emulator's.
+"""The hub for these tests: a real one named by environment variables, or the emulator's.
 
-Nothing is removed from a hub, so that each test reads only what it has sent itself.
+Events are never removed from a real hub, so a test reads only the events that it sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.query.options import Options, stream_options
 from tests.waiting import wait_until
 
-#: Variables of the environment that name a real hub, and the options that they set.
+#: Environment variables that name a real hub, and the options that they set.
 VARIABLES = {
     "EHBALANCE_AZURE_CONNECTION_STRING": "connectionString",
     "EHBALANCE_AZURE_NAMESPACE": "fullyQualifiedNamespace",
@@ -28,15 +28,15 @@ VARIABLES = {
     "EHBALANCE_AZURE_CONSUMER_GROUP": "consumerGroup",
 }
 
-#: Where the lease tables of these tests are made, each in a folder of its own; without it in a temporary folder.
+#: The variable with the location for lease tables, one folder per table; by default, a temporary folder.
 TABLES = "EHBALANCE_AZURE_LEASE_TABLES"
 
 
 @dataclass(frozen=True)
 class Hub:
-    """An event hub that others may not use meanwhile. `raw` are the options that name it."""
+    """An event hub that nobody else uses during the tests. `raw` contains the options that name it."""
 
-    raw: Mapping[str, str] = field(repr=False)  # pytest prints what a failed test was given
+    raw: Mapping[str, str] = field(repr=False)  # pytest prints the arguments of a failed test
     tables: str
     is_real: bool
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
@@ -74,7 +74,7 @@ class Hub:
         return EventHubProducerClient(self.connection.namespace, self.connection.hub, DefaultAzureCredential())
 
     def send(self, partition: str, events: Iterable[EventData | AmqpAnnotatedMessage]) -> range:
-        """Send `events`, each on its own, and wait until the hub knows them. Returns their sequence numbers."""
+        """Send `events` one by one and wait until the hub reports them; returns their sequence numbers."""
         before, sent = self.states()[partition].end, 0
         with self.producer() as producer:
             for event in events:
@@ -86,5 +86,5 @@ class Hub:
 
 
 def from_environment() -> Mapping[str, str]:
-    """The options of the real hub that the environment names; none if it names none."""
+    """Options from the environment that name the real hub; empty if there are none."""
     return {option: os.environ[name] for name, option in VARIABLES.items() if os.environ.get(name)}

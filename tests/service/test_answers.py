@@ -1,4 +1,4 @@
-"""What the service refuses, and how much it answers."""
+"""Requests that the service rejects, and its request limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_forty_requests_use_one_connection(hub: Hub) -> None:
             assert metadata.partition_states(ids).keys() == set(ids)
 
 
-def test_a_hub_that_does_not_exist(hub: Hub) -> None:
+def test_missing_hub_is_an_error(hub: Hub) -> None:
     raw = {**hub.raw, "eventHubName": "there-is-no-such-hub"}
     if "connectionString" in raw:
         raw["connectionString"] = re.sub(r";?EntityPath=[^;]*", "", raw["connectionString"])
@@ -30,13 +30,13 @@ def test_a_hub_that_does_not_exist(hub: Hub) -> None:
     assert "there-is-no-such-hub" in str(raised.value)
 
 
-def test_a_consumer_group_that_does_not_exist(hub: Hub) -> None:
+def test_missing_consumer_group_is_an_error(hub: Hub) -> None:
     missing = Hub({**hub.raw, "consumerGroup": "there-is-no-such-group"}, hub.tables, hub.is_real)
     with reading(missing, "0", 0) as receiver, pytest.raises((EhBalanceError, TransientError), match="no-such-group"):
         receiver.receive(1, 1.0)
 
 
-def test_a_wrong_key(hub: Hub) -> None:
+def test_wrong_key_is_an_error(hub: Hub) -> None:
     if "connectionString" not in hub.raw:
         pytest.skip("this hub is reached by Entra ID")
     text = re.sub(r"SharedAccessKey=[^;]*", "SharedAccessKey=d3Jvbmc=", hub.raw["connectionString"])

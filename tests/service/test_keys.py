@@ -1,4 +1,4 @@
-"""In which partitions the service puts keys, for a report; a key is in one, whichever way its events were sent."""
+"""Partitions that the service assigns to keys, as a report; the way of sending must not matter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.service.hub import Hub
 from tests.service.test_reading import read
 from tests.waiting import wait_until
 
-#: Of several kinds; `test_partition_a` to `_f` are known from another namespace.
+#: Various keys; the partitions of `test_partition_a` to `_f` are known from another namespace.
 KEYS = [
     *(f"test_partition_{letter}" for letter in string.ascii_lowercase),
     *(f"device-{number}" for number in range(60)),
@@ -31,7 +31,7 @@ KEYS = [
 ]
 
 
-def test_a_key_has_one_partition_for_all_ways_of_sending(
+def test_key_has_the_same_partition_for_all_ways_of_sending(
     hub: Hub, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     before = hub.states()

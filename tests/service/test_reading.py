@@ -22,10 +22,10 @@ from spark_ehbalance.group.starting_positions import PartitionEnd
 from tests.service.hub import Hub
 from tests.waiting import wait_until
 
-#: Readers without an owner level that a partition takes in a consumer group.
+#: The maximum number of readers without an owner level per partition and consumer group.
 _MAX_READERS = 5
 
-#: Seconds within which a reader notices its disconnection.
+#: Seconds within which a reader detects its disconnection.
 _PATIENCE = 60.0
 
 
@@ -54,7 +54,7 @@ def read(hub: Hub, partition: str, wanted: range, **settings: Any) -> pa.Table:
 
 
 def lost_to(receiver: Receiver) -> DisconnectedError:
-    """The error of a reader that another one disconnected, or that the hub refused."""
+    """The error of a reader that another reader disconnected or that the hub rejected."""
     found: list[DisconnectedError] = []
 
     def disconnected() -> bool:
@@ -80,7 +80,7 @@ def test_partition_states_equal_the_clients(hub: Hub) -> None:
     assert state.last_enqueued == found["last_enqueued_time_utc"]
 
 
-def test_every_kind_of_event(hub: Hub) -> None:
+def test_all_kinds_of_events_are_read(hub: Hub) -> None:
     rich = EventData(b"\x00\xff binary")
     rich.properties = {"text": "é", "number": 42, "yes": True, "ratio": 0.5, "bytes": b"\x01"}
     rich.content_type, rich.correlation_id, rich.message_id = "application/json", "c-1", "m-1"
@@ -97,7 +97,7 @@ def test_every_kind_of_event(hub: Hub) -> None:
     assert system["content-type"].strip('"') == "application/json"
 
 
-def test_starting_positions(hub: Hub) -> None:
+def test_starting_positions_are_resolved(hub: Hub) -> None:
     first = hub.send("2", events(3))
     rows = read(hub, "2", first)
     middle = rows["enqueuedTime"].to_pylist()[1]
@@ -141,11 +141,11 @@ def test_owner_levels_end_with_the_last_reader(hub: Hub) -> None:
     wait_until(attached, "a lower level is taken")
 
 
-def test_a_sixth_reader_without_owner_level_is_refused(hub: Hub) -> None:
+def test_sixth_reader_without_owner_level_is_rejected(hub: Hub) -> None:
     with contextlib.ExitStack() as stack:
 
         def five_read() -> bool:
-            stack.pop_all().close()  # those of an earlier test may be going
+            stack.pop_all().close()  # readers of an earlier test might still be leaving
             try:
                 for _ in range(_MAX_READERS):
                     stack.enter_context(reading(hub, "3", "@latest")).receive(1, 0.3)

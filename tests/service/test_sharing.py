@@ -1,4 +1,4 @@
-"""Two queries that share the hub, and the command that checks it."""
+"""Two queries that share the hub, and the command that checks the connection."""
 
 from __future__ import annotations
 

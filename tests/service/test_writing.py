@@ -1,4 +1,4 @@
-"""What the sink assumes of the service: where a key goes, and that an event in a batch to a partition keeps its key."""
+"""The sink's assumptions about the service: a key's partition, and that keys survive in batches to a partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW = pa.schema([("body", pa.string()), ("key", pa.string())])
 
 
 def grown(hub: Hub, send: Callable[[], object]) -> tuple[str, int]:
-    """The partition that has one event more after `send`, and the event's sequence number."""
+    """The partition that has one more event after `send`, and the event's sequence number."""
     before = hub.states()
     send()
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with real Spark."""
+"""Fixtures for tests with real Spark."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def hub() -> Iterator[Emulator]:
 
 @pytest.fixture
 def options(hub: Emulator) -> dict[str, str]:
-    """Options of a query that reads the hub from its first event, alone."""
+    """Options for a query without a lease table that reads the hub from its first event."""
     return {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
 
 
 @pytest.fixture
 def shared_options(options: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """Options of a query that shares the hub, with short times."""
+    """Options for a query that shares the hub, with short intervals."""
     return {**options, "leaseTable": str(tmp_path / "leases"), "balanceInterval": "1 s", "leaseDuration": "6 s"}
 
 
 @pytest.fixture
 def owners(tmp_path: Path) -> Callable[[], list[str | None]]:
-    """Reads the owner of each partition from the lease table, in the order of the partitions."""
+    """Reads the owners of all partitions from the lease table, ordered by partition."""
     store = DeltaStore(str(tmp_path / "leases"))
 
     def read_owners() -> list[str | None]:
@@ -57,8 +57,8 @@ def _query_processes() -> Iterator[list[QueryProcess]]:
 
 @pytest.fixture
 def processes(_query_processes: list[QueryProcess]) -> Callable[[int], list[QueryProcess]]:
-    """Processes with Spark, kept from test to test; those that a test has ended are replaced, which takes half
-    a minute on a busy machine."""
+    """Processes with Spark that are reused by later tests; a process that a test ended is replaced, which takes half a
+    minute on a busy machine."""
 
     def running(count: int) -> list[QueryProcess]:
         _query_processes[:] = [process for process in _query_processes if process.alive]

@@ -1,4 +1,4 @@
-"""Two MERGEs of the same events into a table, of which one runs while the other is under way."""
+"""Two concurrent MERGEs of the same events into one table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.waiting import wait_until
 
 
 def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict | None:
-    """Both merge five events, from the number `start` on. Returns why the one that began first was refused; None if it
-    was not. `folder` is for signals."""
+    """Run two MERGEs of five events from number `start` on. Returns the conflict of the first MERGE, or None
+    if it succeeded. `folder` is used for signals."""
     extents = {"0": SequenceRange(start, start + 5)}
     began, goes_on = str(folder / "began"), str(folder / "goes-on")
 

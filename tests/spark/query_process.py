@@ -1,7 +1,7 @@
-"""Spark queries in processes of their own, as on separate clusters.
+"""Spark queries in separate processes, like on separate clusters.
 
-Starting Spark takes longer than most tests, so a process is used by one test after the other: it takes commands as
-JSON lines and answers each with one. `python -m tests.spark.query_process` is the process, `QueryProcess` its handle.
+Starting Spark takes longer than most tests, so tests reuse a process: it reads commands as JSON lines and writes one
+line in answer. `python -m tests.spark.query_process` is the process, `QueryProcess` its handle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_ehbalance.exactly_once import once
 from tests.spark.settings import INTERPRETED
 from tests.spark.tables import events_in
 
-#: The text for a query that has not ended.
+#: The answer about a query that has not ended.
 RUNS = "it runs"
 
 
@@ -43,7 +43,7 @@ class QueryProcess:
 
     @property
     def pid(self) -> int:
-        """Of the driver, which leads the session of all its processes."""
+        """The driver's process id, which is also its session id."""
         return self._process.pid
 
     @property
@@ -58,26 +58,26 @@ class QueryProcess:
         table: Path | None = None,
         hold: Path | None = None,
     ) -> Query:
-        """Start a query whose checkpoint and table, unless another `table` is given, are in `folder`. It writes with
-        Delta's own sink; with `hold` by `once`, and each batch waits as long as that file exists."""
+        """Start a query whose checkpoint and table (unless `table` is given) are in `folder`. It uses Delta's own
+        sink or, if `hold` is given, with `once`, where every batch waits while that file exists."""
         target = table or folder / "table"
         command = {"do": "start", "options": options, "folder": str(folder), "table": str(target)}
         self._request(command | {"hold": str(hold) if hold else None})
         return Query(self, folder, target)
 
     def error(self, folder: Path, within: float = 60) -> str:
-        """The reason of the query's end within `within` seconds; `RUNS` if it has not ended."""
+        """The error with which the query ends within `within` seconds; `RUNS` if it does not end."""
         return str(self._request({"do": "error", "folder": str(folder), "within": within})["text"])
 
     def stop(self, folder: Path) -> None:
         self._request({"do": "stop", "folder": str(folder)})
 
     def terminate(self) -> None:
-        """SIGTERM to the driver, as a cluster manager does it."""
+        """Send SIGTERM to the driver, as a cluster manager does."""
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to driver, JVM, planner and workers."""
+        """Send SIGKILL to the driver, the JVM, the planner and the workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -108,7 +108,7 @@ class Query:
         self._process.stop(self._folder)
 
     def rows(self) -> list[tuple[str, int]]:
-        """(partition, sequence number) of every row written so far, with what was written twice twice."""
+        """(partition, sequence number) of every row written so far, including duplicates."""
         return list(events_in(self._table).elements())
 
 
@@ -141,7 +141,7 @@ def _main() -> None:
                     .load()
                     .writeStream.option("checkpointLocation", f"{folder}/checkpoint")
                 )
-                # Without a trigger the queries of a test would make batches all the time, and leave it no processor.
+                # Without a trigger, the queries would make batches all the time and leave the test no CPU time.
                 writer = writer.trigger(processingTime="1 second")
                 if command["hold"]:
                     queries[folder] = writer.foreachBatch(

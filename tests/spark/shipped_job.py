@@ -1,5 +1,5 @@
-"""A job for spark-submit, which knows the package alone: streams a hub into a Delta table, and prints from where driver
-and executors have imported the package. Arguments: options as JSON, a folder."""
+"""A job for spark-submit that uses only the package: streams a hub into a Delta table and prints where driver and
+executors imported the package from. Arguments: options as JSON, a folder."""
 
 import json
 import sys

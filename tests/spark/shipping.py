@@ -1,4 +1,4 @@
-"""The package on its way to a cluster that does not have it: as a zip, and a Python without it."""
+"""Ships the package to a cluster that lacks it: a zip file, and a Python without the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG_CONF = _ROOT / "conf/log4j2.properties"
 
 SPARK = Path(pyspark.__file__).parent
 
-#: Settings of every Spark here.
+#: Settings for all Spark sessions of these tests.
 CONF = SETTINGS | {
     "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dlog4j2.configurationFile={_LOG_CONF}",
     "spark.executor.extraJavaOptions": QUICK_JAVA,
@@ -29,12 +29,12 @@ CONF = SETTINGS | {
 
 
 def modules() -> list[Path]:
-    """The package's files, below the folder that holds it."""
+    """The package's files, relative to the folder that contains the package."""
     return [file.relative_to(_ROOT) for package in _PACKAGES for file in sorted((_ROOT / package).rglob("*.py"))]
 
 
 def make_zip(target: Path) -> Path:
-    """For `--py-files`."""
+    """Create the zip file for `--py-files`."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
         for file in modules():
             made.write(_ROOT / file, file)
@@ -42,9 +42,9 @@ def make_zip(target: Path) -> Path:
 
 
 def make_environment(folder: Path) -> Path:
-    """A virtual environment that has what this one has, but not the package. Returns its Python.
+    """Create a virtual environment like this one but without the package; returns its Python.
 
-    What the package depends on is not copied: that would be half a gigabyte.
+    The dependencies, half a gigabyte, are not copied.
     """
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
@@ -57,12 +57,12 @@ def make_environment(folder: Path) -> Path:
 
 
 def environment(python: Path, **more: str) -> dict[str, str]:
-    """The environment variables of a Spark whose Python is `python`, without ways to the package."""
+    """Environment variables for a Spark whose Python is `python` and that cannot find the package."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
     return inherited | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), **more}
 
 
 def spark_submit(*arguments: str, conf: dict[str, str] | None = None) -> list[str]:
-    """The command."""
+    """The spark-submit command."""
     settings = [part for name, value in {**CONF, **(conf or {})}.items() for part in ("--conf", f"{name}={value}")]
     return [str(SPARK / "bin/spark-submit"), *settings, *arguments]

@@ -1,8 +1,8 @@
-"""A process that reads with secrets in the options and keeps all that Spark shows of it, one file for each place.
+"""A process that uses secrets in options and saves everything that Spark displays about it, one file per place.
 
-`python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, and `ways` (name → options
-with which queries run, with `leaseTable` and `metricsPort`). What Spark logs at DEBUG, its event log, its local files,
-checkpoints and tables are in `folder` as well.
+`python -m tests.spark.shown_by_spark` reads a JSON object from its standard input: `folder`, and `ways` (name → options
+for queries, including `leaseTable` and `metricsPort`). Spark's DEBUG log, its event log, local files, checkpoints and
+tables are in `folder` too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REST = (
 
 
 class Shown:
-    """Writes what is shown at each place."""
+    """Saves the text displayed at every place."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class Shown:
             file.write(text + "\n")
 
     def printed(self, place: str, show: Callable[[], Any]) -> None:
-        """What `show` prints or raises."""
+        """The text that `show` prints or the error that it raises."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             try:
@@ -79,7 +79,7 @@ def _explain(shown: Shown, place: str, frame: DataFrame) -> None:
 
 
 def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], folder: Path) -> None:
-    """A stream, a batch, and their mistakes."""
+    """Run a stream and a batch, with and without mistakes."""
     stream = spark.readStream.format("ehbalance").options(**options).load()
     _explain(shown, f"{way} stream", stream)
     for mistake in (
@@ -117,7 +117,7 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
 
 
 def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
-    """The UI, the command lines and the local files while everything runs."""
+    """Save the UI, the command lines and the local files while everything runs."""
     base = str(spark.sparkContext.uiWebUrl)
     rest = [f"/api/v1/applications/{spark.sparkContext.applicationId}/{path}" for path in REST]
     queries = [f"/StreamingQuery/statistics/?id={query.runId}" for query in spark.streams.active]

@@ -1,4 +1,4 @@
-"""What a Delta table holds, read without Spark, which takes longer."""
+"""Reads Delta tables without Spark, which is slower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import deltalake
 
 
 def events_in(table: str | Path) -> Counter[tuple[str, int]]:
-    """How often the table at this path, which may not exist yet, holds which event."""
+    """The number of rows per event in the table at this path; empty if the table does not exist."""
     if not deltalake.DeltaTable.is_deltatable(str(table)):
         return Counter()
     rows = deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=["partition", "sequenceNumber"])

@@ -10,14 +10,14 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
-from tests.query.poison import NUMBERED, two_keys_of_one_text
+from tests.query.poison import NUMBERED, two_keys_with_the_same_text
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 
-def test_start_and_end_positions_in_more_tasks_than_partitions(
+def test_positions_limit_the_batch_and_tasks_can_outnumber_partitions(
     spark: SparkSession, hub: Emulator, options: dict[str, str]
 ) -> None:
     for partition in range(8):
@@ -49,12 +49,10 @@ def test_schema_selects_columns(spark: SparkSession, hub: Emulator, options: dic
     assert_df_equality(found, spark.createDataFrame([("größer", 0, "0"), ("", 1, "0")], schema), ignore_row_order=True)
 
 
-def test_events_that_cannot_be_read_are_kept_as_rows(
-    spark: SparkSession, hub: Emulator, options: dict[str, str]
-) -> None:
+def test_malformed_events_are_kept_as_rows(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
     hub.append(HUB, "0", [b"sound"])
     hub.append_encoded(HUB, "0", NUMBERED["cut off"])
-    hub.append_encoded(HUB, "0", two_keys_of_one_text())
+    hub.append_encoded(HUB, "0", two_keys_with_the_same_text())
     read = spark.read.format("ehbalance").options(**options, onMalformed="keep").load()
     sound, malformed, twice = read.orderBy("sequenceNumber").collect()
     assert (sound.body, malformed.body, twice.body) == (b"sound", None, b"body")
@@ -62,16 +60,14 @@ def test_events_that_cannot_be_read_are_kept_as_rows(
     assert twice.properties == {"1": "b"}, "maps have no key twice"
 
 
-def test_positions_by_time_and_a_hub_without_events(
-    spark: SparkSession, hub: Emulator, options: dict[str, str]
-) -> None:
+def test_positions_by_time_and_an_empty_hub(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
     def bodies(**positions: str) -> list[bytes]:
         found = spark.read.format("ehbalance").options(**options | positions).load()
         return [bytes(row.body) for row in found.collect()]
 
     assert bodies() == bodies(startingPosition="latest") == []
     hub.append(HUB, "0", [b"early"])
-    between = datetime.now(timezone.utc) + timedelta(milliseconds=2)  # times on the wire are whole milliseconds
+    between = datetime.now(timezone.utc) + timedelta(milliseconds=2)  # times in AMQP are whole milliseconds
     wait_until(lambda: datetime.now(timezone.utc) > between, "a moment has passed")
     hub.append(HUB, "0", [b"late"])
     moment = between.isoformat(timespec="milliseconds")

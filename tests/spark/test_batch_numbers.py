@@ -1,4 +1,4 @@
-"""Sinks that know their batches by number, after the checkpoint was deleted or set back."""
+"""Sinks that identify batches by number, after the checkpoint was deleted or rolled back."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 @pytest.mark.parametrize(
-    ("sink", "is_set_back", "name"), [("parquet", False, "FileSink[file:"), ("delta", True, "DeltaSink[")]
+    ("sink", "is_rolled_back", "name"), [("parquet", False, "FileSink[file:"), ("delta", True, "DeltaSink[")]
 )
-def test_a_checkpoint_that_is_new_or_was_set_back_is_refused(
+def test_new_or_rolled_back_checkpoint_is_rejected(
     spark: SparkSession,
     hub: Emulator,
     options: dict[str, str],
     tmp_path: Path,
     sink: str,
-    is_set_back: bool,
+    is_rolled_back: bool,
     name: str,
 ) -> None:
-    """Without a lease table there is no other evidence."""
+    """Without a lease table, the sink is the only evidence."""
     checkpoint, copy, output = (tmp_path / name for name in ("checkpoint", "copy", "output"))
     spark_ehbalance.register(spark)
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_that_is_new_or_was_set_back_is_refused(
     run()
     shutil.rmtree(checkpoint)
     ends = "has no batch yet"
-    if is_set_back:
+    if is_rolled_back:
         shutil.copytree(copy, checkpoint)
         ends = f"ends with batch {max(int(file.name) for file in (copy / 'offsets').glob('[0-9]*'))}"
     fill(hub, 5)
@@ -62,11 +62,11 @@ def test_a_checkpoint_that_is_new_or_was_set_back_is_refused(
     assert sorted((row.partition, row.sequenceNumber) for row in found) == sorted(before), "nothing was read"
 
 
-def test_queries_that_share_write_under_their_own_ids(
+def test_sharing_queries_write_under_their_own_ids(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
-    """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
-    the other has had: here they take turns, and number their batches alike."""
+    """Tests the function in the documentation. Under one id, Delta would skip a batch whose number the other query has
+    already used; here, the queries take turns and use the same numbers."""
     (block,) = (block for block in blocks("docs/sharing.md") if "txnAppId" in block.text)
     table, names = str(tmp_path / "table"), dict[str, Any]()
     exec(block.text.replace("/data/flights", table), names)

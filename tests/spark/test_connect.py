@@ -1,4 +1,4 @@
-"""Spark Connect: `write_once` and `merge` without access to the JVM, in a server and a session of their own."""
+"""Spark Connect: `write_once` and `merge` without access to the JVM, in a separate server and session."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from tests.spark.settings import SETTINGS
 from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill
 
-# It shares no Spark and waits for nothing that could be too slow, as those of secrets.
+# It uses its own Spark and has no time limits that a busy machine could exceed.
 pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 
-def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """A crash between sink and checkpoint; two MERGEs at the same time; a type that does not fit; a replaced table."""
+def test_events_are_written_exactly_once_with_spark_connect(
+    hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    """A crash between sink and checkpoint, two concurrent MERGEs, a type that does not fit, and a replaced table."""
     sent = fill(hub, 20)
     client = subprocess.run(
         [sys.executable, "-m", "tests.spark.test_connect", json.dumps(shared_options), str(tmp_path)],
@@ -33,8 +35,8 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_TESTING": "1",  # the server takes a free port
-            "SPARK_AUTH_SOCKET_TIMEOUT": "120",  # 15 s are too few for a busy machine
+            "SPARK_TESTING": "1",  # the server chooses a free port
+            "SPARK_AUTH_SOCKET_TIMEOUT": "120",  # 15 s are not enough on a busy machine
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -50,7 +52,7 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
 
 
 def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The client. What `foreachBatch` is given runs in a Python of the server."""
+    """The client; the function passed to `foreachBatch` runs in a Python process of the server."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -72,7 +74,7 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
             raise RuntimeError("a crash before the checkpoint")
 
     ended = False
-    for _ in range(5):  # the crash, and starts that fail: Spark gives its Python 10 s, too few for a busy machine
+    for _ in range(5):  # retry after the crash, and if Python needs more than Spark's 10 s to start
         writer = spark.readStream.format("ehbalance").options(**options).load().writeStream.foreachBatch(process)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
         with contextlib.suppress(PySparkException):

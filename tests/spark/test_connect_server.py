@@ -1,5 +1,5 @@
-"""A Spark Connect server whose Python has no spark-ehbalance, on a machine that the client shares nothing with but disk
-and hub: the server has a temporary folder of its own, so that the client cannot reach its planners' sockets."""
+"""A Spark Connect server whose Python lacks spark-ehbalance. Client and server share only disk and hub, as if on
+different machines: the server has its own temporary folder, so the client cannot reach its planners' sockets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def server(tmp_path: Path) -> Iterator[str]:
             process.wait(60)
 
 
-def test_a_client_brings_the_package_and_never_stops_its_session(
+def test_client_brings_the_package_and_never_stops_its_session(
     hub: Emulator, shared_options: dict[str, str], server: str, tmp_path: Path
 ) -> None:
     def run(address: str, last: int, *package: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
 
 
 def _main(address: str, options: dict[str, str], folder: Path, last: int, *package: str) -> dict[str, Any]:
-    """The client; without a `package` the session has it. `stop` checkpoints the batch, which ends at `last`."""
+    """The client; without `package`, the session already has it. `stop` checkpoints the batch that ends at `last`."""
     from pyspark.sql import SparkSession
 
     import spark_ehbalance
@@ -112,7 +112,7 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
 
 
 def _bring(spark: Any, options: dict[str, str], package: str) -> dict[str, Any]:
-    """Bring the package to a server that has none; its results."""
+    """Bring the package to a server that lacks it; returns the results."""
     from pyspark.errors import PySparkException
 
     import spark_ehbalance

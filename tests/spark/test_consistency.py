@@ -1,6 +1,6 @@
-"""Checkpoints that are copied, and that continue under another name, with real Spark and real sinks.
+"""Checkpoints that are copied or continue under another name, with real Spark and real sinks.
 
-`tests/query/test_consistency.py` has all that may have happened to a checkpoint.
+`tests/query/test_consistency.py` covers all changes of a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def wait_for(query: Query, count: int) -> None:
     wait_until(lambda: len(query.rows()) >= count, f"{count} rows are written", timeout=60)
 
 
-def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
+def test_rolling_restart_fences_the_old_process_and_a_stale_copy_is_rejected(
     hub: Emulator,
     shared_options: dict[str, str],
     tmp_path: Path,
     processes: Callable[[int], list[QueryProcess]],
 ) -> None:
-    """All write with one query id into one table: Delta would leave out batches of the stale copy. Of two processes
-    with one checkpoint Spark may end either (`CONCURRENT_STREAM_LOG_UPDATE`); a cluster manager starts it again."""
+    """All processes write with the same query id to the same table, so Delta would skip the stale copy's batches. If
+    two processes use the same checkpoint, Spark can end either (`CONCURRENT_STREAM_LOG_UPDATE`); a cluster manager
+    restarts it."""
     first, second, third = processes(3)
     one, other = tmp_path / "one", tmp_path / "other"
     options = shared_options | {"leaseDuration": "30 s"}
@@ -46,7 +47,7 @@ def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
     new, fenced = Query(second, one, one / "table"), RUNS
     while fenced == RUNS or len(new.rows()) < 240:
         if (error := second.error(one, 1)) != RUNS:
-            # Delta skips a batch that it has before any request to a planner, and so fences nobody.
+            # Delta skips a known batch before it contacts a planner, so nobody is fenced.
             assert "CONCURRENT" in error or "EHB_CHECKPOINT_STALE" in error
             second.start(options | {"ownerId": "pod-2"}, one)
         fenced = first.error(one, 1) if fenced == RUNS else fenced

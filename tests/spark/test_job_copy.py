@@ -1,4 +1,4 @@
-"""copy_hub: what is sent on is what was there, with the types of properties."""
+"""copy_hub: copies are identical to the originals, including the types of properties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.conftest import HUB
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
-def test_keys_and_properties_with_their_types_are_kept(
+def test_keys_and_typed_properties_are_kept(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
 ) -> None:
     hub.add_hub("copy", 2)
@@ -39,7 +39,7 @@ def test_keys_and_properties_with_their_types_are_kept(
     assert copied[1][1:] == ("key", {"text": '"5"', "number": "5", "half": "0.5", "yes": "true", "bytes": "[-1,53]"})
 
 
-def test_system_properties_are_copied_and_what_cannot_be_sent_is_in_a_table_once(
+def test_system_properties_are_copied_and_rejected_events_are_stored_once(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.add_hub("copy", 2)

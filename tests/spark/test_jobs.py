@@ -1,4 +1,4 @@
-"""The jobs for spark-submit write what they should, once. `tests/jobs` has their settings."""
+"""The jobs for spark-submit write the right rows exactly once. `tests/jobs` tests their settings."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _BEFORE = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 @pytest.fixture
 def common(options: dict[str, str], tmp_path: Path) -> dict[str, Any]:
-    """Settings of the jobs that are streams."""
+    """Settings shared by the streaming jobs."""
     checkpoint = str(tmp_path / "checkpoint")
     return {"checkpoint_location": checkpoint, "trigger": {"availableNow": True}, "source": options}
 
 
-def test_stream_to_delta(spark: SparkSession, hub: Emulator, common: dict[str, Any]) -> None:
+def test_stream_to_delta_writes_every_event_once(spark: SparkSession, hub: Emulator, common: dict[str, Any]) -> None:
     settings = stream_to_delta.Settings(table="made", **common)
     hub.append(HUB, "0", [b"a"])
     hub.append(HUB, "1", [b"b"])
@@ -53,7 +53,7 @@ def test_stream_to_delta(spark: SparkSession, hub: Emulator, common: dict[str, A
 
 
 @pytest.mark.heavy
-def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
+def test_batch_and_stream_together_write_every_event_once(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed: list[str] = []
@@ -92,7 +92,7 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     assert events_in(table) == dict.fromkeys(sent, 1)
 
 
-def test_events_that_cannot_be_in_the_table_are_no_success(
+def test_batch_fails_if_events_are_missing_from_the_table(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, insert = {"connectionString": options["connectionString"]}, batch_to_delta.insert  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ def test_events_that_cannot_be_in_the_table_are_no_success(
 
 # --- parse_to_delta ------------------------------------------------------------------------------------------------
 
-#: Bodies, and why each is rejected; `tests/jobs/test_json_values.py` has all values.
+#: (body, reason for its rejection); `tests/jobs/test_json_values.py` covers all values.
 _BODIES = {
     b'{"id": "a", "at": {"x": 1}}': None,
     b'{"id": "b", "delay": "late"}': "field delay is not a valid int: late",
@@ -132,7 +132,7 @@ _BODIES = {
 
 
 @pytest.mark.heavy
-def test_what_cannot_be_parsed_is_in_a_table_of_its_own_also_after_a_crash_between_the_two(
+def test_unparsable_events_go_to_their_own_table_even_after_a_crash_between_the_writes(
     spark: SparkSession, hub: Emulator, common: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = parse_to_delta.Settings(

@@ -1,4 +1,4 @@
-"""A query from one hub to another, whose keys are replaced while it runs."""
+"""A query that copies one hub to another while both keys are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits of several processes to one table on a local disk."""
+"""Commits from several processes to one table on a local disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 READ = {"0": SequenceRange(0, 5)}
 
-#: Another process, which has the locks of these files until it is killed, as another JVM has them.
+#: A process that holds the locks on these files until it is killed, as another JVM would.
 _HOLDER = """
 import fcntl, sys
 files = [open(name, "w") for name in sys.argv[1:]]
@@ -44,7 +44,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def another_process_commits(*targets: Path) -> Iterator[None]:
-    """A process has the locks on `targets` until the end."""
+    """Hold the locks on `targets` in another process until the block ends."""
     files = [target / "_delta_log" / ".ehbalance-lock" for target in targets]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_pat
     assert events_in(target) == events_in(merged) == events_of(READ)
 
 
-def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_path: Path) -> None:
+def test_lock_separates_threads_of_the_same_jvm(spark: SparkSession, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     target, link = tmp_path / "target", tmp_path / "link"
     target.mkdir()
@@ -86,7 +86,7 @@ def test_the_lock_keeps_apart_the_threads_of_one_jvm(spark: SparkSession, tmp_pa
         for path in (target, link):
             with pytest.raises(TargetError), local_lock(jvm, str(path), 0):
                 pass
-        for _ in range(10):  # the collector would close a file that an attempt has left open
+        for _ in range(10):  # garbage collection would close a file that an attempt left open
             gc.collect()
             jvm.System.gc()
             time.sleep(0.05)
@@ -101,13 +101,13 @@ def _occupied(folder: Path) -> None:
 
 
 def _pipe(folder: Path) -> None:
-    """Opening it would wait for ever."""
+    """A pipe, which would block `open` forever."""
     folder.mkdir()
     os.mkfifo(folder / ".ehbalance-lock")
 
 
 def _link(folder: Path) -> None:
-    """A user who can write the folder could have another user create or lock a file of that user."""
+    """A link, with which a user could make another user create or lock the other user's files."""
     folder.mkdir()
     (folder / ".ehbalance-lock").symlink_to("aim")
 
@@ -116,7 +116,7 @@ def _link(folder: Path) -> None:
     ("make", "cause"),
     [(_occupied, "File exists"), (_pipe, "it is not a plain file"), (_link, "it is not a plain file")],
 )
-def test_a_file_that_cannot_be_locked(
+def test_lock_file_of_the_wrong_kind_is_rejected(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], None], cause: str
 ) -> None:
     make(tmp_path / "_delta_log")

@@ -1,4 +1,4 @@
-"""What planners and workers log."""
+"""The logs of planners and workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-#: As Spark's worker does it, whose `capture_outputs` is there from 4.1 on.
+#: Like Spark's worker, which has `capture_outputs` since 4.1.
 PROGRAM = """
 import logging
 from pyspark.logger.worker_io import capture_outputs
@@ -25,7 +25,7 @@ logger.warning("afterwards")
 
 
 @pytest.mark.parametrize("level", ["", "INFO"])
-def test_sparks_worker_logging_has_each_line_once_with_its_level(level: str) -> None:
+def test_spark_workers_log_every_line_once_with_its_level(level: str) -> None:
     environment = os.environ | {"PYSPARK_SPARK_SESSION_UUID": "session", "EHBALANCE_LOG_LEVEL": level}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""Whatever a user does wrong: our line is in the first of the exception's text."""
+"""Users' mistakes: our error is the first line of the exception's text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Emulator]:
-    """A hub of two partitions whose keys are checked."""
+    """A hub with two partitions that checks keys."""
     with Emulator({HUB: 2}, sas_keys={"reader": "cmlnaHQ="}) as running:
         running.append(HUB, "0", [b"event"])
         yield running
@@ -28,7 +28,7 @@ def hub() -> Iterator[Emulator]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where mistakes are made: options that are right, and a folder."""
+    """Valid options and a folder, for the mistakes to change."""
 
     spark: SparkSession
     right: dict[str, str]
@@ -50,14 +50,14 @@ class Place:
 
 
 def _write(at: Place) -> None:
-    """A row that is no event."""
+    """Write a row that is not an event."""
     connection = at.right["connectionString"]
     rows = at.spark.sql("select repeat('x', 2000000) as body")
     rows.write.format("ehbalance").option("connectionString", connection).mode("append").save()
 
 
 def _foreign_checkpoint(at: Place) -> None:
-    """A checkpoint that a query with Spark's source `rate` has left."""
+    """Create the checkpoint of a query that reads Spark's `rate` source."""
     checkpoint = at.folder / "checkpoint"
     for name in ("offsets", "commits", "sources/0"):
         (checkpoint / name).mkdir(parents=True)
@@ -68,8 +68,8 @@ def _foreign_checkpoint(at: Place) -> None:
     at.start(at.frame())
 
 
-#: Name → what the user does, and a pattern of our line: one for each place from which an error comes. Options by
-#: themselves: `tests/query/test_options.py`; what a planner finds wrong: `tests/query/test_assembly.py`.
+#: Name → (the mistake, a pattern for our line), one for every place that raises errors. `tests/query/test_options.py`
+#: covers the options, and `tests/query/test_assembly.py` the errors of planners.
 MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "misspelled option": (
         lambda at: at.start(at.frame(maxEventPerTrigger="5")),
@@ -89,13 +89,13 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_our_line_is_the_first(name: str, spark: SparkSession, hub: Emulator, tmp_path: Path) -> None:
+def test_our_error_is_the_first_line(name: str, spark: SparkSession, hub: Emulator, tmp_path: Path) -> None:
     make, ours = MISTAKES[name]
     right = {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
     with pytest.raises(PySparkException) as raised:
         make(Place(spark, right, tmp_path))
     line = rf"spark_ehbalance\.errors\.\w+: .*{ours}"
-    # An executor's error has a line of Spark's before it.
+    # Spark adds a line before an executor's error.
     first = str(raised.value).removeprefix("An exception was thrown from the Python worker:\n").splitlines()[0]
     assert re.search(line, first)
     assert "cmlnaHQ" not in "".join(traceback.format_exception(raised.value))

@@ -1,4 +1,4 @@
-"""`spark_ehbalance.run` and signals: a program in a process group of its own, whose query runs three times."""
+"""`spark_ehbalance.run` and signals: a program in its own process group whose query runs three times."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
-#: What Spark's daemon prints now and then with a Unix socket: docs/troubleshooting.md.
+#: Spark's daemon sometimes prints this when it uses a Unix socket; see docs/troubleshooting.md.
 SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
 ORDERLY = ["finishing the batch", "handed over", "stopped after"]
 
 
-def test_a_signal_ends_a_query_in_order_and_a_second_one_at_once(
+def test_first_signal_ends_a_query_gracefully_and_the_second_immediately(
     hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
     log, hold, held_up, target = (tmp_path / name for name in ("log", "hold", "held_up", "target"))

@@ -1,4 +1,4 @@
-"""Keys in options are in nothing that Spark or we show or keep. `tests/settings/test_secrets.py` has all options."""
+"""Spark and this package neither display nor store keys. `tests/settings/test_secrets.py` covers all options."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
 ROOT = Path(__file__).parents[2]
 
-# It has a Spark of its own and waits for nothing that could be too slow.
+# It uses its own Spark and has no time limits that a busy machine could exceed.
 pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 
 def forms(key: str) -> list[bytes]:
-    """How a key may stand somewhere: as it is, without its padding, in an address, in base64, in lower case."""
+    """All spellings of a key: unchanged, without padding, in a URL, in base64, in lower case."""
     bare = key.rstrip("=")
     found = [bare, quote(bare, safe=""), bare.lower()]
-    # Within a longer text in base64: by its place there, without what its neighbours have a part in.
+    # Base64 inside a longer text: three alignments, without the characters that depend on neighbours.
     found += [base64.b64encode(b"\0" * place + bare.encode()).decode()[4:-4] for place in range(3)]
     return [place.encode() for place in dict.fromkeys(found)]
 
@@ -48,7 +48,7 @@ def hits(found: dict[str, bytes]) -> list[str]:
 
 
 def environment(hub: Emulator, secrets: Path, **more: str) -> dict[str, str]:
-    """Variables and a file with the secrets, for those who start a driver."""
+    """Environment variables and a file with the secrets, as the person who starts a driver provides them."""
     secrets.mkdir()
     (secrets / "account-key").write_text(ACCOUNT_KEY + "\n")
     inherited = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "SPARK_CONF_DIR")}
@@ -72,7 +72,7 @@ def hub() -> Iterator[Emulator]:
         yield running
 
 
-def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
+def test_keys_are_neither_displayed_nor_stored(hub: Emulator, tmp_path: Path) -> None:
     folder = tmp_path / "shown"
     folder.mkdir()
     shared = {"leaseTable": str(folder / "leases"), "startingPosition": "earliest", "metricsPort": str(free_port())}
@@ -99,7 +99,7 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
     found = everything(folder) | {"output": (done.stdout + done.stderr).encode()}
     assert hits(found) == []
 
-    # The searched texts contain the options, with a mark where values are hidden.
+    # The searched texts do contain the options, with hidden values.
     events = b"".join(content for name, content in found.items() if name.startswith("events/"))
     for where in (found["shown/literal-stream-explain"], found["shown/literal-mistakes"], events):
         assert b"storageSecrets.account_key=*********(redacted)" in where

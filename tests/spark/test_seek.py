@@ -17,35 +17,35 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
-#: The partition that is sought: the one that `fill` fills first, so that every batch has its events.
+#: The partition that is sought. `fill` fills it first, so every batch contains its events.
 SOUGHT = "0"
 
 
 def expect(hub: Emulator, query: Query, skipped: Iterable[int] = ()) -> None:
-    """Wait until every event is in the target once, but for those of `SOUGHT` that were skipped."""
+    """Wait until the target contains every event once, except the skipped events of `SOUGHT`."""
     expected = Counter(fill(hub, 0)) - Counter((SOUGHT, number) for number in skipped)
     wait_until(lambda: len(query.rows()) >= expected.total(), f"{expected.total()} rows are written", timeout=60)
     assert Counter(query.rows()) == expected
 
 
-def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_place(
+def test_batch_in_flight_reaches_the_sink_and_reading_continues_at_the_new_position(
     hub: Emulator,
     shared_options: dict[str, str],
     tmp_path: Path,
     processes: Callable[[int], list[QueryProcess]],
     ehbalance: Command,
 ) -> None:
-    """Forward, back (where for `once` what lies behind its mark counts as written), and when the query is killed in the
-    batch and started again under another name, as a pod is: `once` uses the running planner, not the one that has
-    planned the batch."""
+    """Seek forward, back (where `once` treats events before its mark as written), and before the query is killed in a
+    batch and restarted under another name, as a pod is: `once` uses the running planner, not the one that planned the
+    batch."""
     hold, checkpoint, table = tmp_path / "hold", tmp_path / "checkpoint", shared_options["leaseTable"]
-    shared_options |= {"checkpointInterval": "1 minute"}  # all of it holds also where the lease table lags behind
+    shared_options |= {"checkpointInterval": "1 minute"}  # must work even if checkpoints are late
     connection = connection_arguments(shared_options["connectionString"], tmp_path)
 
     def in_flight() -> bool:
         return len([*(checkpoint / "offsets").glob("[0-9]*")]) > len([*(checkpoint / "commits").glob("[0-9]*")])
 
-    def begin() -> None:
+    def begin_batch() -> None:
         hold.touch()
         wait_until(lambda: not in_flight(), "the last batch is finished")
         fill(hub, 10)
@@ -63,17 +63,17 @@ def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_pla
     query = first.start(shared_options | {"ownerId": "pod-1"}, tmp_path, hold=hold)
     fill(hub, 10)
     expect(hub, query)
-    begin()  # up to 20
+    begin_batch()  # the batch ends at 20
     order("seek", table, SOUGHT, "--to", 35)
     hold.unlink()
     skipped = [*range(20, 35)]
     expect(hub, query, skipped)
-    begin()  # from 40 up to 50
+    begin_batch()  # the batch is 40 to 50
     (tmp_path / "p.json").write_text(f'{{"{SOUGHT}": {{"next": 5}}}}')
     order("seek", table, "--positions", tmp_path / "p.json")
     hold.unlink()
     expect(hub, query, skipped)
-    begin()  # from 70 up to 80
+    begin_batch()  # the batch is 70 to 80
     order("seek", table, SOUGHT, "--to", 95)
     first.kill()
     hold.unlink()

@@ -1,4 +1,4 @@
-"""A query with Spark in a process of its own shares a hub with one without."""
+"""A query with Spark, in its own process, shares a hub with a query without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def survivor(shared_options: dict[str, str], tmp_path: Path) -> Iterator[Member]
 
 
 @pytest.mark.parametrize("end", [QueryProcess.kill, pytest.param(QueryProcess.terminate, marks=pytest.mark.heavy)])
-def test_a_query_shares_and_its_process_ends(
+def test_survivor_takes_over_when_the_sharing_process_ends(
     hub: Emulator,
     shared_options: dict[str, str],
     owners: Callable[[], list[str | None]],
@@ -41,7 +41,7 @@ def test_a_query_shares_and_its_process_ends(
     tmp_path: Path,
     end: Callable[[QueryProcess], None],
 ) -> None:
-    """By SIGKILL and by SIGTERM. `test_single_query.py` has two queries with Spark."""
+    """The process ends by SIGKILL or SIGTERM. `test_single_query.py` tests two queries with Spark."""
     (process,) = processes(1)
     query = process.start(shared_options, tmp_path / "query")
     wait_until(lambda: sorted(Counter(owners()).values()) == [4, 4] and None not in owners(), "each owns four")
@@ -50,7 +50,7 @@ def test_a_query_shares_and_its_process_ends(
     assert sorted([*survivor.read_events(), *query.rows()]) == sorted(sent)
     end(process)
     ended, later = time.monotonic(), fill(hub, 1) - sent
-    # After SIGKILL the lease duration of 6 s and an interval of 1 s have to pass.
+    # After SIGKILL, the lease duration of 6 s and an interval of 1 s must pass.
     wait_until(lambda: later <= set(survivor.read_events()), "the partitions of the query are read by the other")
     print(f"read elsewhere {time.monotonic() - ended:.1f} s after the end")
     assert owners() == ["survivor"] * 8

@@ -1,4 +1,4 @@
-"""The package comes to the executors by `--py-files`: executors are processes of their own."""
+"""Executors in separate processes receive the package through `--py-files`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ def running(words: list[str], log: Path, env: dict[str, str]) -> Iterator[subpro
             process.kill()
 
 
-def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """The page's three commands, with `--py-files`: neither the driver's Python nor the executors' have the package. A
-    worker is killed after the first batch."""
+def test_standalone_cluster_receives_the_package(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
+    """Runs the page's three commands with `--py-files`; neither the driver's Python nor the executors' has the package.
+    A worker is killed after the first batch."""
     sent = fill(hub, 20)
     python = make_environment(tmp_path / "python")
     quick = {"SPARK_DAEMON_JAVA_OPTS": CONF["spark.executor.extraJavaOptions"], "SPARK_LOCAL_IP": "127.0.0.1"}
     env = environment(python, SPARK_HOME=str(SPARK), **quick)
-    (block,) = (block for block in all_blocks() if block.detail.endswith("::test_a_standalone_cluster"))
+    (block,) = (
+        block for block in all_blocks() if block.detail.endswith("::test_standalone_cluster_receives_the_package")
+    )
     master, worker, submit = block.text.replace("MASTER", "localhost").splitlines()
     port = ("--webui-port", "0")
     small = (*port, "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work"))

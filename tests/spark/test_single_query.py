@@ -1,4 +1,4 @@
-"""One query, with and without a lease table."""
+"""A single query, with and without a lease table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[tuple[str, int]]
 
 
 def fill(hub: Emulator, count: int, *, partitions: int = 8) -> set[tuple[str, int]]:
-    """Send `each` events to every partition; returns all that the hub has then."""
+    """Send `count` events to every partition; returns all events that the hub then contains."""
     for partition in range(partitions):
         hub.append(HUB, str(partition), [b"event"] * count)
     return {
@@ -36,7 +36,7 @@ def rows(frame: DataFrame) -> Rows:
 def run_available(
     spark: SparkSession, options: dict[str, str], folder: Path, *, process: Callable[[DataFrame, int], None]
 ) -> None:
-    """Run a query with Trigger.AvailableNow to its end."""
+    """Run a query with Trigger.AvailableNow until it ends."""
     run_frame(spark.readStream.format("ehbalance").options(**options).load(), folder, process=process)
 
 
@@ -47,14 +47,14 @@ def run_frame(frame: DataFrame, folder: Path, *, process: Callable[[DataFrame, i
 
 
 def owned_by_served(port: int) -> list[float]:
-    """How many partitions the member owns whose metrics are served."""
+    """The number of partitions owned by every member that serves metrics on this port."""
     lines = scrape_page(port).splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("ehbalance_owned_partitions{")]
 
 
 @pytest.fixture(params=["alone", "sharing by websocket"])
 def hub_and_options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Emulator, dict[str, str]]]:
-    """Without leases; and with leases, by websocket with a private authority, which planner and workers need too."""
+    """Without leases; or with leases over websockets and a private CA, which the planner and the workers need too."""
     by_websocket = request.param != "alone"
     with Emulator({HUB: 8}, tls=by_websocket, websocket_port=0 if by_websocket else None) as hub:
         options = {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
@@ -70,10 +70,10 @@ def hub_and_options(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
         yield hub, options
 
 
-def test_a_query_is_restarted_in_the_middle_of_a_batch_and_ends_when_all_is_read(
+def test_query_restarted_during_a_batch_ends_after_reading_everything(
     spark: SparkSession, hub_and_options: tuple[Emulator, dict[str, str]], tmp_path: Path
 ) -> None:
-    """In batches of `maxEventsPerTrigger`, each of which has the same rows when it is used again."""
+    """Batches have `maxEventsPerTrigger` events and contain the same rows whenever they are evaluated again."""
     hub, options = hub_and_options
     done: Rows = []
     failed: list[Rows] = []
@@ -101,11 +101,11 @@ def test_a_query_is_restarted_in_the_middle_of_a_batch_and_ends_when_all_is_read
         assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"], "nothing else is left behind"
 
 
-def test_two_queries_of_one_session_share_and_make_no_empty_batches(
+def test_two_queries_in_one_session_share_without_empty_batches(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path, owners: Callable[[], list[str]]
 ) -> None:
-    """Though partitions move as one of them is stopped and started again. New partitions are read from their first
-    event. Both are given one port for their metrics, which the first one gets."""
+    """One query is stopped and restarted, which moves partitions. New partitions are read from their first event. Both
+    queries use the same port for metrics, which the first one gets."""
     port = free_port()
     more = {"startingPosition": "latest", "metricsPort": str(port)}
     read: Rows = []

@@ -1,4 +1,4 @@
-"""Long triggers and stopping: what the listener and `spark_ehbalance.stop` are for. One Spark, a planner beside it."""
+"""Long triggers and stopping: the purpose of the listener and of `spark_ehbalance.stop`. One Spark, another planner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 
 class Sink:
-    """Keeps what is written. A batch ends only while `open` is set."""
+    """Records written rows. A batch ends only while `open` is set."""
 
     def __init__(self) -> None:
         self.rows: Rows = []
@@ -76,13 +76,13 @@ def checkpoints(snapshot: Snapshot) -> dict[str, int]:
     return {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in snapshot.leases.items()}
 
 
-def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
+def test_handover_follows_the_batch_immediately_despite_a_long_trigger(
     hub: Emulator,
     shared_options: dict[str, str],
     start: Callable[..., StreamingQuery],
     table: Callable[[], Snapshot],
 ) -> None:
-    """`tests/query/test_handover.py` has what happens without the listener."""
+    """`tests/query/test_handover.py` tests the handover without the listener."""
     sink = Sink()
     sink.open.clear()
     everything = fill(hub, 10)
@@ -107,7 +107,7 @@ def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
         planner.stop()
 
 
-def test_a_query_reports_its_lag_and_stopped_under_load_has_written_what_is_checkpointed(
+def test_query_reports_lag_and_a_stop_under_load_keeps_sink_and_checkpoint_consistent(
     hub: Emulator, start: Callable[..., StreamingQuery], table: Callable[[], Snapshot]
 ) -> None:
     sink, over = Sink(), threading.Event()

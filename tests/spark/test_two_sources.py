@@ -1,4 +1,4 @@
-"""A query that reads with one lease table twice, and what is no such query."""
+"""Queries whose two sources use the same lease table, and similar queries with one source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Load = Callable[[], DataFrame]
 
 
 def join(load: Load) -> DataFrame:
-    """Spark makes two sources of it, because both sides have a column of the source as it is."""
+    """Spark creates two sources because both sides use a column of the source unchanged."""
     frame = load()
     return frame.alias("left").join(frame.alias("right"), "body")
 
@@ -30,7 +30,7 @@ def union(load: Load) -> DataFrame:
 
 
 def halves(load: Load) -> DataFrame:
-    """Of one source."""
+    """A union that reads one source twice."""
     frame = load()
     return frame.where("body < 'event 4'").union(frame.where("body >= 'event 4'"))
 
@@ -47,7 +47,7 @@ def written() -> list[str]:
 
 @pytest.fixture
 def run(spark: SparkSession, hub: Emulator, tmp_path: Path, written: list[str]) -> Run:
-    """Runs a query of one or more streams with these options to its end. The hub has an event in each partition."""
+    """Runs a query of one or more streams with these options until it ends. Every partition contains an event."""
     for partition, event in enumerate(EVENTS):
         hub.append(HUB, str(partition), [event.encode()])
 
@@ -57,7 +57,7 @@ def run(spark: SparkSession, hub: Emulator, tmp_path: Path, written: list[str]) 
             return events.selectExpr("partition", "string(body) body")
 
         def write(rows: DataFrame, batch: int) -> None:
-            rows.count()  # so that each batch is read twice
+            rows.count()  # so every batch is read twice
             written.extend(row["body"] for row in rows.collect())
 
         run_frame(frame(load), tmp_path, process=write)
@@ -66,10 +66,10 @@ def run(spark: SparkSession, hub: Emulator, tmp_path: Path, written: list[str]) 
 
 
 @pytest.mark.parametrize(("how", "position"), [(union, "earliest"), (join, "latest")])
-def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_written(
+def test_two_sources_with_the_same_lease_table_fail_before_anything_is_written(
     how: Callable[[Load], DataFrame], position: str, run: Run, written: list[str], shared_options: dict[str, str]
 ) -> None:
-    """Without `register`, and also where there is nothing to read yet."""
+    """Even without `register`, and even if there are no events to read yet."""
     two = r"OptionError: \[EHB_TWO_SOURCES\] .*leaseTable="
     with pytest.raises(StreamingQueryException, match=two):
         run({**shared_options, "startingPosition": position}, how)
@@ -79,6 +79,6 @@ def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_writte
     assert set(read) <= {0 if position == "earliest" else 1}, "nothing counts as read"
 
 
-def test_one_source_that_is_read_twice_works(run: Run, written: list[str], shared_options: dict[str, str]) -> None:
+def test_one_source_can_be_read_twice(run: Run, written: list[str], shared_options: dict[str, str]) -> None:
     run(shared_options, halves)
     assert sorted(written) == EVENTS

@@ -32,7 +32,7 @@ def connection(hub: Emulator) -> dict[str, str]:
     return {"connectionString": hub.connection_string(HUB)}
 
 
-def test_what_is_written_is_read_again(spark: SparkSession, connection: dict[str, str]) -> None:
+def test_written_events_are_read_back(spark: SparkSession, connection: dict[str, str]) -> None:
     frame = spark.createDataFrame(ROWS, DDL)
     frame.write.format("ehbalance").options(**connection).mode("append").save()
     found = spark.read.format("ehbalance").options(**connection).load()
@@ -46,10 +46,10 @@ def test_what_is_written_is_read_again(spark: SparkSession, connection: dict[str
     assert [row.partition for row in found.where("body = ''").collect()] == ["3"]
 
 
-def test_a_stream_is_written_in_order_and_its_rows_are_counted(
+def test_stream_is_written_in_order_and_rows_are_counted(
     spark: SparkSession, hub: Emulator, connection: dict[str, str], options: dict[str, str], tmp_path: Path
 ) -> None:
-    """From one hub to another; the order of each key is that of the source."""
+    """Copies one hub to another; events with the same key keep their order."""
     hub.add_hub("copy", 4)
     for number in range(300):
         hub.append(HUB, number % 8, [b"%d" % number], partition_key=f"key {number % 8}")
@@ -86,7 +86,7 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
         ),
     ],
 )
-def test_a_wrong_write_is_refused_before_it_starts(
+def test_invalid_write_is_rejected_before_it_starts(
     spark: SparkSession, hub: Emulator, connection: dict[str, str], mode: str, options: dict[str, str], message: str
 ) -> None:
     frame = spark.createDataFrame(ROWS, DDL)
@@ -95,10 +95,10 @@ def test_a_wrong_write_is_refused_before_it_starts(
     assert hub.connections() == 0
 
 
-def test_rows_that_are_no_arrow_batches_become_some(
+def test_rows_are_converted_to_arrow_batches(
     monkeypatch: pytest.MonkeyPatch, spark: SparkSession, connection: dict[str, str], hub: Emulator
 ) -> None:
-    """As Spark 4.0 gives them."""
+    """Spark 4.0 passes rows."""
     schema = StructType.fromDDL("value string, headers array<struct<key:string,value:binary>>")
     monkeypatch.setattr(writer, "takes_arrow", lambda _: False)
     monkeypatch.setattr(writer, "_ROWS", 2)

@@ -1,4 +1,4 @@
-"""`write_once`: real transactions on real Delta tables, whatever happens between the steps."""
+"""`write_once`: real transactions on real Delta tables, with interference between the steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Events = Counter[tuple[str, int]]
 
 @pytest.fixture
 def target(tmp_path: Path) -> str:
-    """The path of a table that is not there yet."""
+    """The path of a table that does not exist yet."""
     return str(tmp_path / "target")
 
 
@@ -64,7 +64,7 @@ def event_rows(spark: SparkSession, start: int, end: int, *, partition: str = "0
     return spark.sql(f"SELECT {text} FROM range({start}, {end})")
 
 
-def held_by_name(spark: SparkSession, target: str) -> Events:
+def events_in_named_table(spark: SparkSession, target: str) -> Events:
     rows = spark.table(target).select("partition", "sequenceNumber").collect()
     return Counter((row.partition, row.sequenceNumber) for row in rows)
 
@@ -101,7 +101,7 @@ class Writer:
         return frozenset()
 
     def through(self, kind: type[Step]) -> Writer:
-        """Carry out steps up to the next one of this kind, which is the last."""
+        """Carry out steps up to and including the next one of this kind."""
         while self._next is not None:
             reached = isinstance(self._next, kind)
             self._step()
@@ -129,9 +129,9 @@ def run(spark: SparkSession, target: str, read: SequenceRanges, **options: Any) 
 # --- the transaction -------------------------------------------------------------------------------------------
 
 
-def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> None:
-    """Either commits first, the second time with known marks, which are not read from Delta. All orders of their steps
-    are in `tests/exactly_once/test_protocol.py`."""
+def test_overlapping_writers_write_every_event_once(spark: SparkSession, target: str) -> None:
+    """Both writers commit first once; the second time, the marks are known and not read from Delta.
+    `tests/exactly_once/test_protocol.py` covers all orders of their steps."""
     assert has_transactions(spark.range(1)), "the tested version of Delta is written in the cheapest way"
     expected = events_of({"9": SequenceRange(0, 1)})
     run(spark, target, {"9": SequenceRange(0, 1)})
@@ -154,7 +154,7 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
     assert run(spark, target, {"0": SequenceRange(0, 20), "1": SequenceRange(0, 2)}).written == {}
 
 
-def test_what_others_do_meanwhile(spark: SparkSession, target: str) -> None:
+def test_concurrent_changes_by_others(spark: SparkSession, target: str) -> None:
     table = f"delta.`{target}`"
     run(spark, target, {"0": SequenceRange(0, 5)})
 
@@ -187,7 +187,7 @@ FEATURED = """
 """
 
 
-def test_a_table_with_features_by_name(spark: SparkSession) -> None:
+def test_table_with_named_features(spark: SparkSession) -> None:
     spark.sql("DROP TABLE IF EXISTS featured")
     spark.sql(FEATURED)
     spark.sql("ALTER TABLE featured ADD CONSTRAINT early CHECK (sequenceNumber < 100)")
@@ -195,18 +195,18 @@ def test_a_table_with_features_by_name(spark: SparkSession) -> None:
     late = Writer(spark, "default.featured", read).through(Begin)
     run(spark, "featured", read)
     assert late.finish().written == {}
-    assert held_by_name(spark, "featured") == events_of(read)
+    assert events_in_named_table(spark, "featured") == events_of(read)
     with pytest.raises(Exception, match=r"(?i)early"):
         run(spark, "featured", {"0": SequenceRange(4, 101)})
-    assert held_by_name(spark, "featured") == events_of(read)
+    assert events_in_named_table(spark, "featured") == events_of(read)
     merge_once(event_rows(spark, 3, 6), "featured", None, {})
-    assert held_by_name(spark, "featured") == events_of({"0": SequenceRange(0, 6), "1": SequenceRange(2, 5)})
+    assert events_in_named_table(spark, "featured") == events_of({"0": SequenceRange(0, 6), "1": SequenceRange(2, 5)})
 
 
-# --- what is refused -------------------------------------------------------------------------------------------
+# --- rejected targets ------------------------------------------------------------------------------------------
 
 
-def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
+def test_table_that_is_not_a_delta_table_is_rejected(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT 1 AS a")
     spark.sql("CREATE TABLE IF NOT EXISTS plain (a int) USING parquet")
     rows = event_rows(spark, 0, 1)
@@ -217,7 +217,7 @@ def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
             merge(rows, name)
 
 
-def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, target: str) -> None:
+def test_table_whose_marks_delta_would_forget_is_rejected(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": SequenceRange(0, 1)})
     name = "delta.setTransactionRetentionDuration"
     spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES ('{name}' = 'interval 30 days')")
@@ -226,7 +226,7 @@ def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, target: 
         run(spark, target, {"0": SequenceRange(1, 2)})
 
 
-def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSession, target: str) -> None:
+def test_table_written_by_deltas_own_sink_is_rejected(spark: SparkSession, target: str) -> None:
     rows = event_rows(spark, 0, 1)
     rows.write.format("delta").options(txnAppId="the query", txnVersion=1).save(target)
     table = Target(rows, target, "namespace/hub", {})
@@ -239,7 +239,7 @@ def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSessio
 
 @dataclass
 class Offsets:
-    """The offsets of events: the `last` one of each partition, and of any other event the one `at` its place."""
+    """The offsets of events: `last` has those of the partitions' last events, `at` the offset of any other event."""
 
     last: dict[str, str]
     at: str = ""
@@ -248,7 +248,7 @@ class Offsets:
         return self.at
 
 
-def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSession, target: str) -> None:
+def test_mark_moved_without_its_event_is_not_mistaken_for_a_promotion(spark: SparkSession, target: str) -> None:
     read = {"0": SequenceRange(0, 10)}
     run(spark, target, {"0": SequenceRange(0, 5)}, events=Offsets({"0": "a"}))
     with raises(TargetError, "EHB_TARGET_AHEAD", partition="0", known=4):
@@ -261,7 +261,7 @@ def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSes
 # --- the session's settings ------------------------------------------------------------------------------------
 
 
-def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession, target: str) -> None:
+def test_settings_that_make_delta_skip_writes_are_rejected(spark: SparkSession, target: str) -> None:
     session = spark.newSession()
     rows = event_rows(session, 0, 10)
     session.conf.set("spark.databricks.delta.write.txnAppId", "nightly")
@@ -282,12 +282,12 @@ def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession,
 # --- MERGE -----------------------------------------------------------------------------------------------------
 
 
-def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: SparkSession, target: str) -> None:
+def test_after_a_merge_all_writers_must_merge(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": SequenceRange(0, 5)})
     spark.sql(f"DELETE FROM delta.`{target}` WHERE sequenceNumber = 4")
     assert run(spark, target, {"0": SequenceRange(0, 5)}).written == {}, "what lies behind the mark counts as written"
     rows = event_rows(spark, 3, 8).withColumn("new", lit(1))
-    merge(rows.limit(0), target)  # adds nothing, and changes nothing for other writers
+    merge(rows.limit(0), target)  # adds no rows and changes nothing for other writers
     writer = Writer(spark, target, {"0": SequenceRange(3, 8)}).through(Begin)
     merge_once(rows.union(rows), target, "namespace/hub", {"mergeSchema": "true"})
     assert events_in(target) == events_of({"0": SequenceRange(0, 4)}) + Counter({("0", n): 2 for n in range(4, 8)})
@@ -300,13 +300,11 @@ def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: 
         run(spark, target, {"0": SequenceRange(8, 9)})
 
 
-def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
-    spark: SparkSession, target: str
-) -> None:
+def test_merge_reads_only_files_that_can_contain_its_events(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": SequenceRange(0, 5)})
     hidden = [path.rename(path.with_suffix(".hidden")) for path in Path(target).glob("*.parquet")]
     run(spark, target, {"0": SequenceRange(5, 8)})
-    merge(event_rows(spark, 6, 10, body="added"), target, update=False)  # to read what is hidden would fail
+    merge(event_rows(spark, 6, 10, body="added"), target, update=False)  # reading a hidden file would fail
     merge(event_rows(spark, 7, 9, body="replaced"), target)
     for path in hidden:
         path.rename(path.with_suffix(".parquet"))
@@ -320,15 +318,15 @@ def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
             merge(refused, target)
 
 
-def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: SparkSession, target: str) -> None:
-    """MERGE would take those of the second one for held already, and replace them by those of the first one."""
+def test_merged_table_accepts_events_of_one_source_only(spark: SparkSession, target: str) -> None:
+    """MERGE would mistake the second source's events for the first source's events."""
     for source in ("namespace/hub", "namespace/other"):
         run(spark, target, {"0": SequenceRange(0, 5)}, source=source)
     with several_sources("namespace/hub and namespace/other"):
         merge(event_rows(spark, 3, 4), target)
 
 
-#: By the table's type, a value that an append takes. `tests/exactly_once/test_schemas.py` has what is refused.
+#: Column type → a value that an append accepts. `tests/exactly_once/test_schemas.py` covers rejected values.
 TAKEN = {
     "date": "NULL",
     "varchar(5)": "'abc'",
@@ -344,14 +342,14 @@ TAKEN = {
     "bigint GENERATED ALWAYS AS (sequenceNumber % 2)": "",
     "string DEFAULT 'd'": "",
 }
-#: A value with a field that the table's `array<struct<a:int,b:string>>` has not.
+#: A value with a field that is missing from the table's `array<struct<a:int,b:string>>`.
 EVOLVED = "array(named_struct('c', 1, 'a', 2))"
 FOR_DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
 
 
-def test_merge_writes_what_an_append_writes(spark: SparkSession, tmp_path: Path) -> None:
-    """Missing fields are null, also in arrays and maps; columns and fields go by name in any case and order; new ones
-    come where an append with schema evolution adds them. The source is known from the second MERGE on."""
+def test_merge_writes_the_same_rows_as_an_append(spark: SparkSession, tmp_path: Path) -> None:
+    """Missing fields are null, even in arrays and maps; columns and fields are matched by name in any case and order;
+    new ones are added where an append with schema evolution adds them. The source is known from the second MERGE on."""
     columns = ", ".join(f"c{number} {type_}" for number, type_ in enumerate(TAKEN))
     values = [f"{value} AS C{number}" for number, value in enumerate(TAKEN.values()) if value]
     rows = spark.sql(f"SELECT {', '.join(reversed(values))}, id AS sequenceNumber, '0' AS partition FROM range(3)")
@@ -377,7 +375,7 @@ def test_merge_writes_what_an_append_writes(spark: SparkSession, tmp_path: Path)
     assert tables[0].schema.simpleString() == tables[1].schema.simpleString()
 
 
-def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> None:
+def test_replaced_merged_table_still_requires_merge(spark: SparkSession) -> None:
     spark.sql("DROP TABLE IF EXISTS replaced")
     spark.sql(
         "CREATE TABLE replaced (partition string NOT NULL, sequenceNumber bigint, body string, "
@@ -390,16 +388,14 @@ def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> No
     assert "ehbalance.writeOnce" not in spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties
     with pytest.raises(MergedError):
         run(spark, "replaced", {"0": SequenceRange(0, 6)})
-    with several_sources("another hub and namespace/hub"):  # whose events would be taken for these
+    with several_sources("another hub and namespace/hub"):  # another source, whose events have the same numbers
         merge_once(rows, "replaced", "another hub", {})
     merge_once(rows, "replaced", "namespace/hub", {})
-    assert held_by_name(spark, "replaced") == events_of({"0": SequenceRange(0, 5)})
+    assert events_in_named_table(spark, "replaced") == events_of({"0": SequenceRange(0, 5)})
     assert spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties["ehbalance.writeOnce"] == "namespace/hub"
 
 
-def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identifier_alone(
-    spark: SparkSession, target: str
-) -> None:
+def test_transaction_is_rejected_after_a_concurrent_merge_by_its_identifier(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": SequenceRange(0, 5)})
     writer = Writer(spark, target, {"0": SequenceRange(5, 8)}).through(Write)
     empty = event_rows(spark, 0, 0).write.format("delta").mode("append")
@@ -408,7 +404,7 @@ def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identi
         writer.finish()
 
 
-def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkSession, target: str) -> None:
+def test_merge_does_not_update_an_event_that_is_in_the_table_twice(spark: SparkSession, target: str) -> None:
     twice = spark.sql("SELECT '2' AS partition, id % 5 + 3 AS sequenceNumber, concat('b', id) AS body FROM range(9)")
     once_there = event_rows(spark, 0, 9, partition="10")
     twice.union(once_there).union(once_there.limit(1)).write.format("delta").save(target)
@@ -423,16 +419,16 @@ def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkS
     assert after.where("body <> 'y'").collect() == before
 
 
-def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, target: str, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_merges_is_rejected(spark: SparkSession, target: str, tmp_path: Path) -> None:
     run(spark, target, {"0": SequenceRange(0, 5)})
     assert race(spark, f"delta.`{target}`", 5, tmp_path) is Conflict.TABLE
     assert events_in(target) == events_of({"0": SequenceRange(0, 10)})
 
 
-def test_merges_that_create_the_table_at_the_same_time(
+def test_concurrent_merges_can_create_the_table(
     spark: SparkSession, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on object storage, or by the Pythons of one Spark Connect server: there the lock does nothing."""
+    """On object storage, and with the Python processes of one Spark Connect server, the lock has no effect."""
     monkeypatch.setattr("spark_ehbalance.exactly_once.merging.commit_lock", lambda *_: contextlib.nullcontext())
     together = threading.Barrier(2)
 
@@ -449,10 +445,10 @@ def test_merges_that_create_the_table_at_the_same_time(
 # --- queries ---------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early(
+def test_query_writes_every_event_once_despite_a_crash_and_a_stolen_partition(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
-    """The mark of the stolen partition must not be the planned end: nobody would ever write its events."""
+    """The stolen partition's mark must not be the planned end, or its remaining events would never be written."""
     batches, stolen = list[int](), list[Receiver]()
     write = once(target)
 
@@ -461,7 +457,7 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
         if batch_id == 1 and not stolen:
             stolen.append(steal(hub, shared_options["leaseTable"], "0"))
         write(df.filter("sequenceNumber % 10 > 0").selectExpr("*", "1 AS added"), batch_id)
-        with raises(TargetError, "EHB_TARGET_BATCH_EXISTS", batch=batch_id):  # whose rows would be lost
+        with raises(TargetError, "EHB_TARGET_BATCH_EXISTS", batch=batch_id):  # or its rows would be lost
             write(df.selectExpr("*", "2 AS added"), batch_id)
         if batches == [0]:
             raise RuntimeError("a crash before the checkpoint")
@@ -481,11 +477,11 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
     assert events_in(target) == expected
 
 
-def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
+def test_stateful_query_survives_a_crash_and_a_lost_partition(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
-    """The state has seen the events of a lost partition, which are not written: the batch fails, and is run again from
-    the state before it. A batch of the state alone needs no planner, which a restarted query does not have then."""
+    """The state includes events of a lost partition that are not written, so the batch fails and is rerun from the
+    previous state. A batch that only emits state needs no planner, and a restarted query does not have one then."""
     stolen, write, crashed = list[Receiver](), once(target), False
 
     def process(df: DataFrame, batch_id: int) -> None:
@@ -517,7 +513,7 @@ def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
     assert events_in(target) == Counter(sent)
 
 
-def test_events_of_a_recreated_hub_are_an_error(
+def test_events_from_a_recreated_hub_are_an_error(
     spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     fill(hub, 5)
@@ -530,10 +526,10 @@ def test_events_of_a_recreated_hub_are_an_error(
     assert events_in(target).total() == 8 * 5
 
 
-def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
+def test_marks_are_not_shared_between_tables_of_the_same_name(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """Two sessions with different current databases; one table began as a copy of the other's folder."""
+    """Two sessions with different current databases; one table started as a copy of the other's folder."""
     sessions = {name: spark.newSession() for name in ("one", "two")}
     for name, session in sessions.items():
         session.sql(f"CREATE DATABASE {name} LOCATION '{tmp_path / name}'")
@@ -548,12 +544,12 @@ def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
     sessions["two"].sql(f"CREATE TABLE flights USING delta LOCATION '{tmp_path / 'two/flights'}'")
     sent = fill(hub, 1)
     write("one")
-    sessions["two"].sql("ALTER TABLE flights SET TBLPROPERTIES ('a' = 'b')")  # the version that the other one has
+    sessions["two"].sql("ALTER TABLE flights SET TBLPROPERTIES ('a' = 'b')")  # the other table's version
     write("two")
     assert events_in(tmp_path / "one/flights") == events_in(tmp_path / "two/flights") == Counter(sent)
 
 
-def test_a_union_of_a_source_with_itself_is_written_with_an_offset_log_of_version_2(
+def test_self_union_is_written_with_a_version_2_offset_log(
     spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     session, sent = spark.newSession(), fill(hub, 4)
@@ -563,10 +559,10 @@ def test_a_union_of_a_source_with_itself_is_written_with_an_offset_log_of_versio
     assert events_in(target) == Counter(dict.fromkeys(sent, 2))
 
 
-def test_query_warns_of_events_written_by_another_one(
+def test_query_warns_about_events_written_by_another_query(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And its other target gets them."""
+    """The query's other target receives those events."""
     first, second, sent = str(tmp_path / "first"), str(tmp_path / "second"), fill(hub, 10)
     run_available(spark, options, tmp_path / "one", process=lambda df, batch_id: write_once(df, batch_id, first))
     assert "the target already contains" not in caplog.text
@@ -586,10 +582,10 @@ THIEF = Author("thief", "1")
 
 
 def steal(hub: Emulator, lease_table: str, partition: str) -> Receiver:
-    """Take a partition in the lease table, and disconnect its reader by a receiver with the new epoch."""
+    """Steal a partition in the lease table, and disconnect its reader with a receiver that has the new epoch."""
     with DeltaStore(lease_table) as store:
         before = store.read()
-        # Long: it never renews, and nobody may take the partition back before the test gives it back.
+        # A long lease duration, because it never renews and must keep the partition until `give_back`.
         join = Join(by=THIEF, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=600_000)
         epoch = before.leases[partition].epoch
         outcome = commit(store, before, [join, Steal(by=THIEF, at_ms=0, partition=partition, epoch=epoch)])
@@ -609,7 +605,7 @@ def give_back(lease_table: str, partition: str) -> None:
         assert not commit(store, before, leave).rejected
 
 
-def test_only_batches_of_one_hub_with_both_columns_are_written(
+def test_only_batches_from_one_hub_with_both_columns_are_written(
     spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     fill(hub, 3)

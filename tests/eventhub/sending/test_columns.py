@@ -1,4 +1,4 @@
-"""Which frames are taken, and what their rows become."""
+"""Accepted columns of a written frame, and the events made of its rows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_invalid_columns_are_rejected(frame: StructType, kafka: bool, problem: s
     assert re.search(problem, "{column}: {problem}: {allowed}".format(**parameters))
 
 
-def test_json_properties_require_a_column_of_texts() -> None:
+def test_json_properties_require_a_string_column() -> None:
     with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option="jsonProperties=true"):
         SinkColumns.from_schema(schema(body=TEXT), json=True)
     with raises(OptionError, "EHB_COLUMN_INVALID", column="properties", problem=re.compile("jsonProperties=true")):
@@ -108,7 +108,7 @@ def unsendable(problem: str) -> AbstractContextManager[object]:
 
 
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
-    """The events of rows, in a hub of four partitions."""
+    """The events made of rows for a hub with four partitions."""
     found: Events = {}
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
     RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
@@ -118,7 +118,7 @@ def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **h
 def skipped(
     rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool
 ) -> tuple[Events, RowEncoder]:
-    """The events of rows of which those that cannot be sent are skipped."""
+    """The events made of rows, skipping rows that cannot be sent."""
     found: Events = {}
     makes = RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
     makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
@@ -126,7 +126,7 @@ def skipped(
 
 
 def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes]]:
-    """Those of each partition and key."""
+    """The bodies for each partition and key."""
     return {
         (partition, key.removeprefix(TEXT_SALT)): keyed.events[1::2]
         for partition, of_partition in found.items()
@@ -135,14 +135,14 @@ def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes]]:
 
 
 def only(found: Events) -> bytes:
-    """The one event that there is."""
+    """The only event; fails if there are several."""
     ((keyed,),) = (by_key.values() for by_key in found.values())
     head, body = keyed.events
     return head + body
 
 
 def read(section: bytes) -> tuple[bytes | None, str | None, dict[str, Any]]:
-    """Body, key and properties of an event, as azure-eventhub reads them."""
+    """Body, key and properties of an event as read by azure-eventhub."""
     (message,) = decode_payload(memoryview(section)).data
     decoded = decode_payload(memoryview(bytes(message)))
     event = EventData._from_message(decoded)
@@ -159,14 +159,14 @@ VALUES = st.one_of(
 @given(st.binary(max_size=600), st.text(max_size=100), st.dictionaries(st.text(max_size=300), VALUES, max_size=5))
 def test_client_decodes_encoded_events(body: bytes, key: str, properties: Mapping[str, Any]) -> None:
     encoder = Encoder()
-    for _ in range(2):  # what repeats is kept
+    for _ in range(2):  # duplicates are kept
         pairs = [encoder.pair(name, value) for name, value in properties.items()]
         got = read(encoder.head(body, key, pairs) + body)
     assert got[:2] == (body, key or None)
     assert got[2] == {name: v.encode() if isinstance(v, str) else v for name, v in properties.items()}
 
 
-def test_a_large_number_of_properties_and_a_tombstone() -> None:
+def test_many_properties_and_a_tombstone() -> None:
     many = {f"name {number}": number for number in range(300)}
     encoder = Encoder()
     assert read(encoder.head(b"", None, [encoder.pair(*item) for item in many.items()]))[2] == many
@@ -175,7 +175,7 @@ def test_a_large_number_of_properties_and_a_tombstone() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.lists(st.binary(max_size=40), min_size=1)), st.integers(1, 300))
-def test_windows_keep_the_order_of_each_key_and_the_limits(events: dict[str, list[bytes]], most: int) -> None:
+def test_windows_keep_the_order_per_key_and_the_limits(events: dict[str, list[bytes]], most: int) -> None:
     encoder = Encoder()
 
     def keyed(key: str, bodies: list[bytes]) -> Keyed:
@@ -229,7 +229,7 @@ KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
         ),
     ],
 )
-def test_an_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: StructType, problem: str) -> None:
+def test_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: StructType, problem: str) -> None:
     with unsendable(f"Row 2 of a task cannot be sent: .*{problem}"):
         made([{"body": "fine"}, row], frame, most=1000)
     found, makes = skipped([{"body": "fine"}, row, row, {"body": "too"}], frame, most=1000)
@@ -256,7 +256,7 @@ def test_rows_are_grouped_by_partition_and_key() -> None:
 
 @pytest.mark.parametrize("name", ["body", "partitionKey", "properties"])
 def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
-    """Casts of binary in Spark make such texts."""
+    """Spark's casts from binary create such strings."""
     texts = pa.StringArray.from_buffers(3, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffb"))
     maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["p"] * 3), texts)
     columns = {"body": pa.array(["x"] * 3), "partitionKey": pa.array(["k"] * 3)}
@@ -272,7 +272,7 @@ def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
 
 
 def test_key_counts_twice_in_the_size_limit() -> None:
-    """It stands before the events of a batch too, for the hub."""
+    """The key also precedes the events in a batch, for the hub."""
     row = {"body": "x" * 700, "partitionKey": "k" * 128}
     (keyed,) = made([row], KEYED)[None].values()
     size = len(keyed.envelope) + len(only(made([row], KEYED)))
@@ -303,7 +303,7 @@ def test_columns_of_kafkas_sink() -> None:
 
 @pytest.mark.parametrize("number", ["0", "7", "-128", "200", "300", "40000", "-2000000000", "4000000000", "0.5", "1.5"])
 def test_numbers_shrink_to_fit_the_size_limit(number: str) -> None:
-    """Types are not known, so that in 8 bytes each, 4,000 numbers of 1 byte would grow by 32 kB."""
+    """Types are unknown; with 8 bytes per number, 4,000 one-byte numbers would grow by 32 kB."""
     value = float(number) if "." in number else int(number)
     least = {-128: 2, 0: 1, 7: 2, 200: 2, 300: 3, 40_000: 3}.get(int(value) if value == int(value) else 1, 5)
     frame = schema(body=BINARY, properties=MapType(TEXT, TEXT))
@@ -317,7 +317,7 @@ def test_numbers_shrink_to_fit_the_size_limit(number: str) -> None:
 
 
 def test_numbers_have_one_type_within_the_size_limit() -> None:
-    """A receiver that expects a long has one, whatever its value."""
+    """A receiver that expects a long gets a long, whatever its value."""
     encoder = Encoder()
     assert [encoder.pair("p", value)[3:4] for value in (7, -128, 128, 1 << 40)] == [b"\x55", b"\x55", b"\x81", b"\x81"]
 
@@ -333,7 +333,7 @@ BESIDE = schema(body=BINARY, partitionKey=TEXT, properties=MapType(TEXT, TEXT), 
 
 
 def parsed(event: bytes) -> dict[str, str]:
-    """The system properties that the source reads, with values that are JSON."""
+    """The system properties that the source reads, with their JSON values parsed."""
     (message,) = decode_payload(memoryview(event)).data
     event_read = parse(parse_event(bytes(message)).render(-1, 7, "0", 1))
     (row,) = record_batch([event_read], "0", json_properties=True).to_pylist()
@@ -370,7 +370,7 @@ def test_invalid_system_property_is_named() -> None:
 
 
 def test_repeated_header_among_many_is_named() -> None:
-    """By the square of their number, 80,000 headers took a minute."""
+    """In quadratic time, 80,000 headers took a minute."""
     headers = [{"key": f"header {number}", "value": b""} for number in range(80_000)]
     frame = schema(value=BINARY, headers=HEADERS)
     with unsendable("it has several values of 'header 79998'"):
@@ -420,4 +420,4 @@ def _no_warnings(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     yield
     assert not [
         warning for warning in recwarn.list if warning.category is not ResourceWarning
-    ]  # those are other tests' sockets
+    ]  # unclosed sockets of other tests

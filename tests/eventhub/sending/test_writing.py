@@ -1,4 +1,4 @@
-"""A task against the emulator: what arrives, in which order, and what happens when the hub does not take it."""
+"""A task against the emulator: the received events, their order, and a hub that rejects them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def links() -> LinkPool:
 
 @pytest.fixture
 def write(event_hub: EventHub, links: LinkPool) -> Callable[..., SendResult]:
-    """Sends rows in a task, in batches of some rows."""
+    """Sends rows in a task, a few rows per batch."""
 
     def send(rows: list[dict[str, Any]], schema: pa.Schema = PLAIN, size: int = 100, **options: str) -> SendResult:
         given = {"connectionString": event_hub.connection_string, "sendTimeout": "30 s"} | options
@@ -63,12 +63,12 @@ def test_events_of_a_key_arrive_in_order(event_hub: EventHub, write: Callable[..
     assert len({event.partition for event in event_hub.events()}) == 4, "keys are in all partitions"
 
 
-def test_refused_batches_keep_the_order_of_a_key(
+def test_rejected_batches_keep_the_order_of_a_key(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
-    monkeypatch.setattr(writing, "_MAX_BATCH_BYTES", 400)  # so that a key has several batches
-    monkeypatch.setattr(writing, "_PART_BYTES", 100_000)  # and a task several parts
+    monkeypatch.setattr(writing, "_MAX_BATCH_BYTES", 400)  # so a key has several batches
+    monkeypatch.setattr(writing, "_PART_BYTES", 100_000)  # and a task has several parts
     rows = [{"body": b"%d" % number, "key": f"key {number % 20}"} for number in range(400)]
     write(rows[:1], KEYED)
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_refused_batches_keep_the_order_of_a_key(
 def test_only_unacknowledged_batches_are_resent(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that were on their way when the connection broke."""
+    """Among the batches in flight when the connection broke."""
     answered, answers = SendingLink._answered, list[int]()
 
     def counted(link: SendingLink, fields: list[Any]) -> None:
@@ -127,7 +127,7 @@ def test_batch_sent_three_times_is_counted_once(event_hub: EventHub, write: Call
 
 
 def test_slow_acknowledgements_postpone_the_timeout(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
-    """`sendTimeout` is for a hub that takes nothing."""
+    """`sendTimeout` applies only to a hub that accepts nothing."""
     keys = [next(key for key in map(str, range(99)) if partition_for_key(key, 4) == index) for index in range(4)]
     write([{"body": b"first", "key": "k"}], KEYED)
     for index in range(4):
@@ -136,10 +136,10 @@ def test_slow_acknowledgements_postpone_the_timeout(event_hub: EventHub, write: 
     assert (sent.events, sent.again, len(event_hub.events())) == (4, 0, 5)
 
 
-def test_parts_are_not_larger_with_rows_of_few_bytes(
+def test_tiny_rows_do_not_make_parts_larger(
     event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of type void, which have none: as Python's objects they have."""
+    """Even rows of type void, which have no bytes in Arrow but do as Python objects."""
     monkeypatch.setattr(writing, "_PART_BYTES", 100_000)
     task = WriteTask(write_options({"connectionString": event_hub.connection_string}), SinkColumns(0), links)
     batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
@@ -176,7 +176,7 @@ def test_on_unsendable_skip_counts_skipped_rows(event_hub: EventHub, write: Call
 
 
 def test_silent_hub_is_retried_and_fails_the_task(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
-    """Long before the client's own time limit."""
+    """The task fails long before the client's own timeout."""
     write([{"body": b"first"}])
     event_hub.emulator.delay(1000)
     with raises(HubUnavailableError, "EHB_SEND_TIMEOUT", timeout=2.0):
@@ -216,7 +216,7 @@ REFUSED = CredentialsRefusedError("EHB_CREDENTIALS_REFUSED", hub="hub", reason="
         ),
     ],
 )
-def test_missing_hub_or_refused_token_is_final_twice_in_a_row(
+def test_missing_hub_or_rejected_token_is_final_if_it_happens_twice_in_a_row(
     event_hub: EventHub,
     write: Callable[..., SendResult],
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +224,7 @@ def test_missing_hub_or_refused_token_is_final_twice_in_a_row(
     takes_one: bool,
     raised: type[Exception] | None,
 ) -> None:
-    """Not if the service has answered otherwise between the two, or takes a batch before it gives the second one."""
+    """It is not final if the service answers differently or accepts a batch in between."""
     send, left = sender.Sender.send, [*faults]
 
     def faulty(opened: sender.Sender, window: list[Any], deadline: Deadline) -> None:
@@ -263,7 +263,7 @@ def test_throttled_partition_list_is_retried(event_hub: EventHub, monkeypatch: p
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
-def test_missing_hub_or_invalid_key_fails_the_task_at_once(
+def test_missing_hub_or_invalid_key_fails_the_task_immediately(
     event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     with raises(MissingError, "EHB_HUB_NOT_FOUND", what=re.compile("Event hub 'none' at "), problem="does not exist"):
@@ -278,7 +278,7 @@ def test_missing_hub_or_invalid_key_fails_the_task_at_once(
 def test_acknowledgements_are_read_while_sending(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection on which all batches take longer than sendTimeout, and the hub answers one after the other."""
+    """All batches together take longer than sendTimeout, but the hub acknowledges them one by one."""
     written, waiting = SendingLink._write, list[int]()
 
     def slow(link: SendingLink, *given: Any) -> Any:
@@ -293,7 +293,7 @@ def test_acknowledgements_are_read_while_sending(
     assert len(event_hub.events()) == 90
 
 
-def test_connections_are_opened_to_named_partitions_only(event_hub: EventHub, links: LinkPool) -> None:
+def test_connections_are_opened_only_to_named_partitions(event_hub: EventHub, links: LinkPool) -> None:
     given = {"connectionString": event_hub.connection_string, "onUnsendable": "skip"}
     sent = WriteTask(write_options(given), SinkColumns(0, partition=1), links).write(
         [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
@@ -316,8 +316,10 @@ def test_unavailable_hub_is_retried(
     assert result[0].events == len(event_hub.events()) == 10
 
 
-def test_settling_own_deliveries_is_no_acknowledgement(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
-    """As its answers to tokens, which the client does not settle; their numbers are not those of batches."""
+def test_settlement_of_the_hubs_own_deliveries_is_not_an_acknowledgement(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
+    """Such as its answers to tokens, which the client does not settle; they do not have the numbers of batches."""
     emulator = event_hub.emulator
 
     def settle_its_own() -> None:
@@ -348,7 +350,7 @@ def test_idle_link_is_reopened(event_hub: EventHub, write: Callable[..., SendRes
 
 
 def test_pausing_hub_receives_a_batch_once(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
-    """Also while it waits in a write. The client would break a connection on which nothing is acknowledged for a
+    """Even while the task waits in a write. The client would close a connection without an acknowledgement for a
     second."""
     write([{"body": b"first"}])
     reads_nothing = threading.Thread(target=event_hub.emulator._on_loop, args=(partial(time.sleep, 2.0),))
@@ -389,7 +391,7 @@ def _closed(links: LinkPool) -> Iterator[None]:
         link.close()
 
 
-def test_error_while_encoding_is_the_original_one(
+def test_error_while_encoding_is_raised_unchanged(
     event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""One member with a table in memory and a clock moved by the test. No threads."""
+"""A single member with an in-memory table and a clock that the test moves, without threads."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ START = Position(-1)
 
 
 class Turn:
-    """The outputs of a turn up to its commit."""
+    """The outputs of a turn before its commit."""
 
     def __init__(self, outputs: Sequence[Output], write: CommitChanges | None) -> None:
         self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, DecisionMade)), None)
         self.transitions = list(write.changes) if write else []
-        #: Whether it waits for its commit; else it has ended.
+        #: Whether the turn waits for its commit; otherwise, it has ended.
         self.writes = write is not None
         self.tidies = any(output.tidies for output in outputs if isinstance(output, CommitEnded))
 
@@ -49,7 +49,7 @@ class Turn:
 
 
 class One:
-    """ann, who owns all partitions, and the table. `others` write between her reads."""
+    """ann, who owns all partitions, and the table, to which `others` write between her reads."""
 
     def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
         self.now = 1000.0
@@ -65,14 +65,14 @@ class One:
         return Clocks(self.now, round(self.now * 1000))
 
     def begin(self, *, balance: bool = False, hub: Sequence[str] = (), start: Position = START) -> Turn:
-        """A turn up to its commit; with `balance` it balances even if not due. The hub has the table's partitions and
-        those of `hub`, which begin at `start`."""
+        """Run a turn up to its commit; with `balance`, it balances even if not due. The hub has the table's partitions
+        and those in `hub`, which begin at `start`."""
         if balance:
             balance_now(self.ann, self.clocks)
         return Turn(*looked(self.ann, self.table, (*self.table.leases, *hub), self.clocks, start))
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
-        """Commit the turn; returns its transitions."""
+        """Commit the turn and return its transitions."""
         self.refused = []
         if turn.writes:
             outcome = apply(self.table, turn.transitions)
@@ -86,23 +86,23 @@ class One:
         return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
-        """Run a turn; returns its transitions."""
+        """Run a turn and return its transitions."""
         transitions = self.end(self.begin(balance=balance, hub=hub))
         assert not self.refused
         return transitions
 
     def stop(self) -> list[Transition]:
-        """Run the last turn; returns its transitions."""
+        """Run the last turn and return its transitions."""
         self.ann.handle(StopRequested(), self.clocks)
         return self.end(self.begin())
 
     def reserve(self, *partitions: str) -> None:
-        """Begin a batch."""
+        """Start a batch."""
         epochs = {p: self.ann.owned[p].epoch for p in partitions}
         assert self.ann.begin_batch(epochs, self.now) == set(partitions)
 
     def finish(self, to: int, *partitions: str) -> None:
-        """End the batch: the sink finished `partitions` up to a sequence number."""
+        """End the batch after the sink finished `partitions` up to these sequence numbers."""
         self.ann.finish_batch({p: Progress(1, Position(to)) for p in partitions})
 
     def others(self, *transitions: Transition) -> None:
@@ -117,7 +117,7 @@ class One:
         self.table = replace(table, version=self.table.version + 1)
 
     def request(self, partition: str) -> None:
-        """Let bob join, unless he has, and request a handover."""
+        """Let bob join, unless he has already, and request a handover."""
         if BOB.id not in self.table.members:
             self.others(Join(by=BOB, at_ms=AT_MS))
         epoch = self.table.leases[partition].epoch

@@ -1,4 +1,4 @@
-"""Decisions as log lines: content and level."""
+"""The content and level of logged decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_repeated_idle_decision_is_logged_at_debug_level() -> None:
 
 
 def limited(now: float, *limits: int | None) -> View:
-    """The view at `now` of the first of up to three members, whose leases last 30 s, on 4 partitions."""
+    """The view at `now` of the first of up to three members that share 4 partitions with leases of 30 s."""
     members = dict(zip("abc", limits, strict=False))
     snapshot = snapshot_of(members, [Lease(str(number)) for number in range(4)])
     live = frozenset(members)
@@ -50,7 +50,7 @@ def test_limits_that_leave_partitions_unowned_are_reported_once_after_a_lease_du
         (131.0, (1, 2), True, False),  # reported already
         (500.0, (1, 2), True, False),
         (501.0, (1, 2, 1), True, False),
-        (502.0, (1, 2), True, True),  # it was over in between
+        (502.0, (1, 2), True, True),  # the limit was lifted in between
     ):
         shortage, warning = shortage.note(limited(now, *limits), at_once=at_once)
         assert (warning is not None) is warned, now

@@ -1,4 +1,4 @@
-"""A member's turns as a function of what it sees, with a clock that the test moves: what it writes, and when."""
+"""A member's turns as a function of its reads, with a clock that the test moves: the commits and their times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, kinds, mem
 from tests.group.strategies.members import CYCLE, LEASE, balance_now, looked, snapshot_of
 from tests.lease_table.store_conformance import ANN, BOB
 
-#: Intervals that never pass in a test.
+#: An interval that never elapses in a test.
 SELDOM = dict.fromkeys(("read_interval", "handover_read_interval", "balance_interval"), 1e6)
 
 
@@ -52,7 +52,7 @@ def gaps(times: Sequence[float]) -> list[float]:
 
 
 def older_bob(one: One) -> None:
-    """bob joins, as one who has been there before ann."""
+    """Let bob join as a member older than ann."""
     one.others(Join(by=BOB, at_ms=AT_MS))
     one.replace_table(
         replace(one.table, members={**one.table.members, "bob": replace(one.table.members["bob"], joined=0)})
@@ -63,7 +63,7 @@ def older_bob(one: One) -> None:
 
 
 def test_new_member_joins_first_and_records_latest() -> None:
-    """A query that is stopped before its first batch has started all the same."""
+    """Even a query that is stopped before its first batch counts as started."""
     ann, table = member(latest_ms=70, ends={"1": Position(4)}), snapshot_of((), [])
     turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
     after = apply(table, turn.transitions).after
@@ -74,7 +74,7 @@ def test_new_member_joins_first_and_records_latest() -> None:
     assert turn.decision.rebalance_now
 
 
-def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its_join() -> None:
+def test_restarted_member_reclaims_its_leases_with_new_epochs_as_it_joins() -> None:
     own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
@@ -107,8 +107,8 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_lease_claimed_meanwhile_by_an_earlier_process_is_claimed_again(stops: bool) -> None:
-    """Both would own it in the same epoch, and the hub could not fence the earlier one."""
+def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops: bool) -> None:
+    """Otherwise, both would own it in the same epoch, and the hub could not fence the earlier process."""
     one = One()
     one.add(Lease("2", checkpoint=START))
     later = MemberEngine(replace(ANN, incarnation="ann-2"), one.ann.settings, random.Random(0))
@@ -133,7 +133,7 @@ def test_lease_claimed_meanwhile_by_an_earlier_process_is_claimed_again(stops: b
     assert one.table.leases["2"].owned_since_ms == AT_MS, "it was owned without a break"
 
 
-# --- signs of life ---------------------------------------------------------------------------------------------
+# --- heartbeats ------------------------------------------------------------------------------------------------
 
 
 def test_renewals_are_due_at_a_third_and_included_from_a_sixth_of_the_lease() -> None:
@@ -174,7 +174,7 @@ def test_progress_waits_for_the_checkpoint_interval_or_another_commit() -> None:
 
 
 def test_progress_does_not_delay_a_handover() -> None:
-    """A handover that is pending may be forced; what leaves need not wait; the last commit comes once."""
+    """A pending handover can be forced, a departing partition need not wait, and the last commit comes only once."""
     for input in ("request", "drain", "leave", "stop", "reset"):
         one = One(checkpoint_interval=1e6)
         one.reserve("0", "1")
@@ -201,14 +201,14 @@ def test_progress_does_not_delay_a_handover() -> None:
 # --- batches ---------------------------------------------------------------------------------------------------
 
 
-def test_partitions_of_another_epoch_are_not_reserved() -> None:
+def test_partitions_in_another_epoch_are_not_reserved() -> None:
     one = One(3)
     one.request("2")
     one.begin()
     assert one.ann.begin_batch({"0": 1, "1": 7, "2": 1, "9": 1}, one.now) == {"0"}
 
 
-def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
+def test_reset_replaces_earlier_progress_and_is_written_immediately() -> None:
     one = One()
     one.finish(50, "0", "1")
     one.turn()
@@ -287,10 +287,10 @@ def test_begun_batch_is_recorded_with_the_next_commit() -> None:
     one.ann.record_batch(4, "run")
     one.stop()
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)
-    one.stop()  # the answer was lost
+    one.stop()  # the answer is lost
 
 
-# --- a query that hangs ----------------------------------------------------------------------------------------
+# --- hanging queries -------------------------------------------------------------------------------------------
 
 
 def test_hanging_query_releases_everything_until_its_batch_ends(
@@ -320,7 +320,7 @@ def test_hanging_query_releases_everything_until_its_batch_ends(
     assert caplog.text.count("claiming partitions again") == 1
 
 
-def test_an_operator_s_drain_outlasts_a_stall() -> None:
+def test_operators_drain_outlasts_a_stall() -> None:
     one = One(max_stall=20.0)
     one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
     one.ann.begin_batch({}, one.now)
@@ -335,7 +335,7 @@ def test_an_operator_s_drain_outlasts_a_stall() -> None:
 # --- balancing -------------------------------------------------------------------------------------------------
 
 
-def test_changes_of_members_and_owners_trigger_balancing() -> None:
+def test_changed_members_or_owners_trigger_balancing() -> None:
     one = One(reactive=True)
 
     def balances() -> bool:
@@ -360,7 +360,7 @@ def test_changes_of_members_and_owners_trigger_balancing() -> None:
     assert balances(), "the interval has passed"
 
 
-def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_the_starting_position() -> None:
+def test_starting_position_applies_only_to_the_initial_partitions() -> None:
     one = One(0)
     one.turn(balance=True, hub="01")
     one.turn(balance=True)
@@ -369,7 +369,7 @@ def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_
     assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(-1))
 
 
-def test_starting_positions_are_resolved_in_portions() -> None:
+def test_starting_positions_are_resolved_in_batches() -> None:
     one, resolved = One(0), []
     one.replace_table(replace(one.table, table=TableIdentity("one")))
     one.add(*(Lease(str(p)) for p in range(80)))
@@ -387,7 +387,7 @@ def test_starting_positions_are_resolved_in_portions() -> None:
     }
 
 
-def test_rebalancing_repeats_until_nothing_is_left_to_take() -> None:
+def test_rebalancing_repeats_until_no_partition_is_left_to_claim() -> None:
     one = One()
     one.add(Lease("2", checkpoint=START))
     assert not one.begin().balances
@@ -422,14 +422,14 @@ def test_slow_store_is_not_a_suspension() -> None:
     one = One(balance_interval=0.5)
     one.now += LEASE
     assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
-    one.now += 5.0  # a request's time limit
+    one.now += 5.0  # the timeout of a request
     one.ann.handle(StoreFailed(writing=False), one.clocks)
     assert one.ann.readable(one.now).keys() == {"0", "1"}
     assert one.ann.due() > one.now, "it pauses before the next try"
 
 
-def tidied(one: One) -> bool:
-    """Whether a turn has the store tidied up."""
+def runs_maintenance(one: One) -> bool:
+    """Whether a turn triggers maintenance."""
     turn = one.begin()
     one.end(turn)
     return turn.tidies
@@ -438,31 +438,31 @@ def tidied(one: One) -> bool:
 def test_only_the_leader_runs_due_maintenance() -> None:
     one = One(tidy_interval=50.0, **SELDOM)
     one.now += 60.0
-    assert tidied(one), "with the renewals"
+    assert runs_maintenance(one), "with the renewals"
     one.now += 4.0
-    assert not tidied(one), "nothing has been written"
+    assert not runs_maintenance(one), "nothing has been written"
     one.replace_table(one.table)
-    assert not tidied(one)
+    assert not runs_maintenance(one)
     one.now += 50.0
-    assert tidied(one)
+    assert runs_maintenance(one)
     one.now += 1.0
     one.replace_table(replace(one.table, version=one.table.version + 300))
     one.table = replace(one.table, version=one.table.version + 300)
-    assert tidied(one), "after many versions"
+    assert runs_maintenance(one), "after many versions"
     older_bob(one)
     one.table = replace(one.table, version=one.table.version + 600)
     one.now += 5.0
-    assert not tidied(one)
+    assert not runs_maintenance(one)
 
 
-def test_next_oldest_leads_after_the_leaders_death() -> None:
+def test_next_oldest_member_leads_after_the_leaders_death() -> None:
     one = One(max_owned=2, tidy_interval=0.0)
     older_bob(one)
     one.add(Lease("7", "bob", 1, checkpoint=START))
-    assert not tidied(one)
+    assert not runs_maintenance(one)
     for _ in range(3):
         one.now += LEASE / 2.5
         balance_now(one.ann, one.clocks)
-        tidies = tidied(one)
+        tidies = runs_maintenance(one)
     assert one.table.leases["7"].owner == "bob", "ann owns two already"
     assert tidies

@@ -1,4 +1,4 @@
-"""Jobs of a keeper that no lease waits for."""
+"""A keeper's background jobs, which do not delay leases."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_unavailable_store_is_tolerated_and_other_errors_are_raised() -> None:
         house.check()
 
 
-def test_problem_is_warned_of_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_persisting_problem_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     house = Housekeeping()
 

@@ -1,4 +1,4 @@
-"""The lease keeper with its threads: what ends it, and a store and a hub that are away."""
+"""The lease keeper with its threads: fatal errors, and an unreachable store or hub."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 
 
 class FakeHub:
-    """A hub whose partitions begin at their first event. While it is `away` it does not answer."""
+    """A hub whose partitions begin at their first event. It does not answer while `away` is set."""
 
     def __init__(self) -> None:
         self.partitions = ("0", "1", "2", "3")
@@ -49,8 +49,8 @@ class FakeHub:
         return dict.fromkeys(partitions, Position(-1))
 
 
-class Watched(MemoryStore):
-    """A store that can be away, and whose history can be seen."""
+class WatchedStore(MemoryStore):
+    """A store that records its history and is unreachable while `away` is set."""
 
     away = False
     reads = 0
@@ -70,14 +70,14 @@ class Watched(MemoryStore):
 
 
 class Keepers:
-    """Keepers of one group."""
+    """The keepers of a group."""
 
     def __init__(self) -> None:
-        self.hub, self.store, self.keepers = FakeHub(), Watched(), list[Keeper]()
+        self.hub, self.store, self.keepers = FakeHub(), WatchedStore(), list[Keeper]()
         self.store.create(GROUP)
 
     def start(self, name: str, **settings: float) -> Keeper:
-        """A keeper that has joined and balanced once."""
+        """Start a keeper; returns it after it has joined and balanced once."""
         quick = {"lease_duration": 1.5, "balance_interval": 0.3, "read_interval": 0.1} | settings
         engine = MemberEngine(Author(name, "1"), Settings(STRATEGIES["cooperative"], **quick), random.Random())
         query = QueryEngine(engine, OffsetProgress(StreamOffset(name)))
@@ -100,7 +100,7 @@ def group() -> Iterator[Keepers]:
 
 
 class PanicException(BaseException):
-    """As a panic in a Rust library shows in Python: `pyo3_runtime.PanicException` is no `Exception` either."""
+    """Like a panic in a Rust library: `pyo3_runtime.PanicException` is not an `Exception` either."""
 
 
 def panic(*_: object) -> None:
@@ -115,7 +115,7 @@ def has_failed(keeper: Keeper) -> bool:
     return False
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # assertions cover it
 @pytest.mark.parametrize("method", ["read", "write", "record", "close"])
 def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
     group: Keepers, monkeypatch: pytest.MonkeyPatch, method: str
@@ -123,7 +123,7 @@ def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
     ann = group.start("ann")
     ann.changed.clear()
     with monkeypatch.context() as patch:
-        if method == "close":  # the keeper ends by an error of its own, and then the store cannot even be closed
+        if method == "close":  # the keeper fails, and then closing the store fails too
             patch.setattr(group.store, "read", panic)
         patch.setattr(group.store, method, panic, raising=False)
         group.hub.partitions += ("4",)
@@ -136,7 +136,7 @@ def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
     wait_until(lambda: bob.readable().keys() == {*group.hub.partitions}, "nothing is held for ever")
 
 
-def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, caplog: pytest.LogCaptureFixture) -> None:
+def test_store_outage_moves_no_partitions_and_is_logged_once(group: Keepers, caplog: pytest.LogCaptureFixture) -> None:
     keepers = [group.start(name) for name in ("ann", "bob")]
     wait_until(lambda: [len(keeper.readable()) for keeper in keepers] == [2, 2], "all is shared")
     reads, owned = group.store.reads, {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()}
@@ -155,7 +155,7 @@ def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, ca
     assert len(warnings) == 2
 
 
-def test_without_the_hub_no_new_partition_is_claimed_and_leases_are_renewed(group: Keepers) -> None:
+def test_unreachable_hub_prevents_claims_but_not_renewals(group: Keepers) -> None:
     group.start("ann")
     group.hub.away = True
     group.hub.partitions += ("4",)
@@ -188,7 +188,7 @@ def test_history_is_recorded_during_maintenance(group: Keepers, monkeypatch: pyt
         over.set()
 
 
-def test_limits_that_leave_partitions_unowned_are_warned_of_once(
+def test_limits_that_leave_partitions_unowned_are_warned_about_once(
     group: Keepers, caplog: pytest.LogCaptureFixture
 ) -> None:
     ann = group.start("ann", max_owned=1)

@@ -1,4 +1,4 @@
-"""Lag is written along with renewals and checkpoints."""
+"""Lag is recorded with renewals and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASES = {
 
 
 def find_lag(partition: str, next: int) -> Lag | None:
-    """A hub that reports nothing of partition 2, for an unknown time."""
+    """Lag from a hub that reports nothing about partition 2; the age of the backlog is unknown."""
     return None if partition == "2" else Lag(next, END, None, AT)
 
 

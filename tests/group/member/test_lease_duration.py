@@ -1,4 +1,4 @@
-"""The group's lease duration as members follow it: when members adopt it, and that it declares nobody dead."""
+"""How members adopt the group's lease duration, and that a change never makes them declare a live member dead."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from spark_ehbalance.group.strategies import STRATEGIES
 from tests.group.member.one import START, One
 from tests.lease_table.store_conformance import ANN, BOB, GROUP
 
-# --- any looks and changes -----------------------------------------------------------------------------------------
+# --- random reads and changes --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Process:
-    """A member that looks, and commits later what it has decided then."""
+    """A member that reads, decides, and commits the decision later."""
 
     membership: Membership
     decided: list[Transition]
@@ -38,9 +38,9 @@ class Process:
 
 
 class World:
-    """Three members with a partition each, in a table whose lease duration anybody's hand changes at any time.
+    """Three members with one partition each, in a table whose lease duration can be edited at any time.
 
-    It fails where an owner counts on a lease that another member takes for expired.
+    Fails if an owner relies on a lease that another member considers expired.
     """
 
     def __init__(self, configured: tuple[float, float, float], in_table: float) -> None:
@@ -74,14 +74,14 @@ class World:
         self.table = change
 
     def touch(self, number: int) -> None:
-        """Somebody changes a lease in a way that is no sign of life: a pin."""
+        """Change a lease in a way that is not a heartbeat: a pin."""
         lease = self.table.leases[str(number)]
         pinned = replace(lease, pin=None if lease.pin else Pin("nobody", "somebody"))
         leases = MappingProxyType({**self.table.leases, str(number): pinned})
         self.table = replace(self.table, version=self.table.version + 1, leases=leases)
 
     def look(self, number: int, *, beats: bool = True, renews: bool = True) -> None:
-        """Look, and decide: a sign of life, renewals, and claims of what has expired."""
+        """Read and decide: a heartbeat, renewals, and claims of expired leases."""
         process, by = self.process(number), Author(f"member-{number}", "1")
         at_ms = self.clocks.wall_ms
         process.membership = me = process.membership.after_read(self.table, self.clocks, QueryState())
@@ -109,7 +109,7 @@ class World:
             assert not any(self.now < lease.ends for lease in self.processes[id].membership.owned.values())
 
     def commit(self, number: int, *, answered: bool = True) -> None:
-        """Commit what was decided at the last look; if it is not `answered` the member does not learn of it."""
+        """Commit the decision of the last read; unless `answered`, the member does not learn the result."""
         process = self.process(number)
         outcome = apply(self.table, process.decided)
         for claim in outcome.accepted:
@@ -137,7 +137,7 @@ _STEPS = st.one_of(
 
 _LOOKED: list[Any] = [(0, ("look", 0)), (0, ("commit", 0))]
 _RAISED: list[Any] = [(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0))]
-#: Another member looks, and nothing else happens.
+#: Another member reads, and nothing else happens.
 _SILENT: list[Any] = [(10, ("only look", 1))]
 
 
@@ -147,17 +147,17 @@ _SILENT: list[Any] = [(10, ("only look", 1))]
     in_table=_SECONDS,
     steps=st.lists(st.tuples(_WAITS, _STEPS), max_size=40),
 )
-# Lowered: the owner has not looked since, and others have.
+# Lowered: the owner has not read since, but others have.
 @example((120, 30, 30), 120, [*_LOOKED, (1, ("set", 30.0)), *_SILENT * 5])
-# Lowered, and the owner has written it without knowing.
+# Lowered, and the owner has written the new duration without having read it.
 @example((120, 30, 30), 120, [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *_SILENT * 5])
-# Raised, and renewed before it is in the owner's row.
+# Raised, and renewed before the new duration is in the owner's row.
 @example((30, 30, 30), 30, [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *_SILENT * 5])
-# Raised, and written so late that another has already decided to take the lease.
+# Raised, and written after another member decided to claim the lease.
 @example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (1, ("commit", 1))])
-# The same, and somebody has touched the lease.
+# The same, and an operator has changed the lease.
 @example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (0, ("touch", 0)), (0, ("only look", 0)), (1, ("commit", 1))])
-# Committed between a look and a lost race of another, who then looks all the time.
+# Committed between another member's read and its lost race, after which that member reads all the time.
 @example(
     (30, 30, 30),
     30,
@@ -192,7 +192,7 @@ def test_owner_never_relies_on_a_lease_that_others_consider_expired(
 def test_timely_renewed_lease_is_never_taken(
     configured: tuple[float, float, float], in_table: float, changes: list[tuple[float, float]], late: float
 ) -> None:
-    """On time by what it has seen: when its renewals are due, and later by a part of its lease duration."""
+    """Timely as far as the owner knows: when renewals are due, or later by a fraction of its lease duration."""
     world, end = World(configured, in_table), 600.0
     at = sorted((time, seconds) for time, seconds in changes)
     layout = {partition: lease.owner for partition, lease in world.table.leases.items()}
@@ -215,11 +215,11 @@ def test_timely_renewed_lease_is_never_taken(
     assert {partition: lease.owner for partition, lease in world.table.leases.items()} == layout
 
 
-# --- what a member follows -----------------------------------------------------------------------------------------
+# --- adopting a duration -------------------------------------------------------------------------------------------
 
 
 def table(*members: tuple[Author, float | None], in_force: float | None = None, commit_ms: float = 1.0) -> Snapshot:
-    """A table with these members and their seconds; the first one leads."""
+    """A table with these members and their lease durations in seconds; the first member leads."""
     snapshot = Snapshot(
         GROUP, table=TableIdentity("one"), lease_duration_ms=None if in_force is None else round(1000 * in_force)
     )
@@ -230,9 +230,9 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
     return snapshot
 
 
-def test_longer_duration_applies_once_it_is_in_the_row() -> None:
+def test_longer_duration_applies_once_it_is_in_the_members_row() -> None:
     seen = LeaseDuration.initial(ANN, 30)
-    for stated, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
+    for stated, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one applies immediately
         seen = seen.updated(table((ANN, stated), in_force=in_force))
         assert (seen.group, seen.own) == (in_force, own)
 
@@ -247,7 +247,7 @@ def test_longer_duration_applies_once_it_is_in_the_row() -> None:
     ],
     ids=["the leader", "done", "another than the leader", "commits need longer"],
 )
-def test_leader_sets_the_configured_or_the_needed_duration(
+def test_leader_sets_the_configured_or_the_required_duration(
     author: Author, configured: float, in_force: float | None, commit_ms: float, sets: list[float]
 ) -> None:
     both = table((ANN, configured), (BOB, configured), in_force=in_force, commit_ms=commit_ms)
@@ -261,11 +261,11 @@ def test_duration_is_lowered_after_a_minimum_tenure() -> None:
 
     duration, tenure, set_to = LeaseDuration.initial(ANN, 16), minimum_tenure(16), dict[float, list[float]]()
     for now, commit_ms in (
-        (0, 1000),  # 20 s are needed: it is not clearly too long
+        (0, 1000),  # 20 s are needed, so it is not clearly too long
         (1, 100),
         (tenure / 2, 900),
         (tenure / 2 + 1, 100),
-        (1.5 * tenure, 100),  # it was not too long all the time
+        (1.5 * tenure, 100),  # it was not too long for the whole tenure
         (1.5 * tenure + 2, 100),
     ):
         duration, changes = duration.updated(small(commit_ms)).next_change(small(commit_ms), now, 0)
@@ -273,7 +273,7 @@ def test_duration_is_lowered_after_a_minimum_tenure() -> None:
     assert {now: seconds for now, seconds in set_to.items() if seconds} == {1.5 * tenure + 2: [16]}
 
 
-def test_commit_time_is_a_median_of_several() -> None:
+def test_commit_time_is_the_median_of_several_commits() -> None:
     duration = LeaseDuration.initial(ANN, 30).with_commit(5.0)
     assert duration.commit_ms is None
     duration = duration.with_commit(0.012)
@@ -286,7 +286,7 @@ def test_commit_time_is_a_median_of_several() -> None:
     assert duration.commit_ms == 1000, "that is evidence of the process, not of the store"
 
 
-def test_deviating_configuration_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_differing_configuration_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
     LeaseDuration.initial(BOB, 20).updated(group).updated(group)
@@ -300,7 +300,7 @@ def test_deviating_configuration_is_logged_once(caplog: pytest.LogCaptureFixture
     assert len(caplog.records) == 1, "no warning from a member with this setting, nor if commits need it"
 
 
-def test_dead_member_with_a_shorter_duration_is_noticed_in_time() -> None:
+def test_dead_member_with_a_shorter_duration_is_detected_in_time() -> None:
     one = One(read_interval=10.0, balance_interval=10.0)
     one.others(
         Join(by=BOB, at_ms=0, lease_duration_ms=60_000),

@@ -12,19 +12,19 @@ from spark_ehbalance.query.processes import cpu_time
 
 
 class Meter:
-    """The newest value of a load meter."""
+    """A load meter and its latest value."""
 
     def __init__(self) -> None:
         self.value = LoadMeter()
 
     def update(self, now: float, ends: Mapping[str, int], read: Mapping[str, int] | None = None) -> Mapping[str, Load]:
-        """The loads; by default everything is read."""
+        """Update the meter and return the loads; by default, there is no backlog."""
         before, self.value = self.value, self.value.measured(now, ends, ends if read is None else read)
         assert self.value is not before, "it was time for that"
         return self.value.loads()
 
     def run(self, begin: int, end: int, rate: float, *, lag: int = 0, first: int = 0) -> Load:
-        """Measure partition 0 every second from `begin` to `end`, with `rate` events per second; the last load."""
+        """Measure partition 0 every second from `begin` to `end` at `rate` events per second; returns the last load."""
         for now in range(begin, end + 1):
             count = first + round(rate * (now - begin))
             loads = self.update(now, {"0": count}, {"0": count - lag})
@@ -35,9 +35,9 @@ class Meter:
         return self.value.member_load().cpu
 
 
-def test_rate_follows_lasting_changes_but_hardly_bursts() -> None:
+def test_rate_follows_lasting_changes_but_smooths_bursts() -> None:
     meter = Meter()
-    with pytest.raises(KeyError):  # the last owner's value stands until then
+    with pytest.raises(KeyError):  # the previous owner's value applies until then
         meter.run(0, 9, 10.0)
     assert meter.run(10, 11, 10.0, first=100).rate == pytest.approx(10.0, rel=0.05), "it is as heavy as before it moved"
     meter.run(12, 300, 10.0, first=120)
@@ -82,12 +82,12 @@ def test_member_load_is_the_sum_of_its_partitions() -> None:
     assert meter.value.member_load().rate == pytest.approx(10.0)
 
 
-def test_measurements_have_an_interval() -> None:
+def test_measurements_are_taken_once_an_interval() -> None:
     value = LoadMeter().measured(5.0, {"0": 1}, {"0": 0})
     assert value.measured(5.9, {"0": 9}, {"0": 0}) is value
 
 
-def test_batch_time_is_from_plan_to_finish() -> None:
+def test_batch_time_is_measured_from_plan_to_finish() -> None:
     meter = Meter()
     meter.value = meter.value.batch_ended(3.0, 7)
     assert (meter.value.member_load().batch_seconds, meter.value.events) == (0.0, 0), "there was no batch yet"
@@ -99,7 +99,7 @@ def test_batch_time_is_from_plan_to_finish() -> None:
     assert meter.value.member_load().batch_seconds == pytest.approx(1.0, rel=0.05)
 
 
-def test_cpu_is_the_busy_fraction_between_two_readings() -> None:
+def test_cpu_load_is_the_busy_fraction_between_two_readings() -> None:
     meter = Meter()
     assert meter.host(0.0, CpuTime(1000, 5000)) is None, "one reading is no rate"
     assert meter.host(1.0, CpuTime(1150, 5200)) == pytest.approx(0.75)

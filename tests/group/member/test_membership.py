@@ -1,4 +1,4 @@
-"""A member's partitions and beliefs: fences, a table that lost rows, and members declared dead."""
+"""A member's partitions and state: fencing, a table that lost rows, and members declared dead."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, sn
 from tests.lease_table.store_conformance import BOB
 from tests.raising import assert_reports, raises
 
-#: Seconds before a retry after a failure: the longest of `pacing.pause`.
+#: The longest pause before a retry after a failure, in seconds: see `pacing.pause`.
 PAUSE = 6.0
 
-# --- who it is -------------------------------------------------------------------------------------------------
+# --- identity --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
-def test_a_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> None:
+def test_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> None:
     one, later = One(), Author("ann", "ann-2")
     one.now += LEASE / 3
     turn = one.begin() if meanwhile else None
@@ -41,7 +41,7 @@ def test_a_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> 
     assert not one.ann.owned
 
 
-def test_a_later_process_that_has_left_still_fences_this_one() -> None:
+def test_later_process_that_left_still_fences_this_one() -> None:
     one, later = One(lineage="l"), Author("ann", "ann-2")
     one.others(Join(by=later, at_ms=AT_MS, lineage="l"), Leave(by=later, at_ms=AT_MS))
     with pytest.raises(FencedError):
@@ -60,7 +60,7 @@ def test_replaced_table_stops_this_member(found: str) -> None:
     assert not one.ann.owned
 
 
-def test_a_table_lost_between_check_and_join_stops_this_member() -> None:
+def test_table_lost_between_check_and_join_stops_this_member() -> None:
     checked = snapshot_of((), [Lease("0", epoch=3, checkpoint=START)])
     late = member(checked=checked)
     late.handle(Tick(), Clocks(1000.0, AT_MS))
@@ -110,7 +110,7 @@ def test_member_accepts_its_own_reset(acknowledged: bool) -> None:
     assert one.ann.owned["0"].checkpoint == Position(2)
 
 
-def test_seek_moves_the_owner_at_its_next_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_owner_follows_a_seek_at_its_next_read(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_ehbalance.group.member.membership")
     one = One()
     one.others(Seek(by=OPERATOR, at_ms=AT_MS, partition="0", position=Position(70), force=True))
@@ -122,7 +122,7 @@ def test_seek_moves_the_owner_at_its_next_read(caplog: pytest.LogCaptureFixture)
 # --- members declared dead -------------------------------------------------------------------------------------
 
 
-def test_unwritable_table_moves_nothing_and_reading_continues() -> None:
+def test_unwritable_table_moves_no_partitions_and_reading_continues() -> None:
     group, idle = Members(6), 0.0
     group.join(*"012")
     group.run(40)
@@ -170,11 +170,11 @@ def test_table_unchanged_for_half_a_lease_counts_as_unwritable(unchanged: float,
     assert bool(one.ann.readable(one.now)) is reads_on
 
 
-# --- a process that is suspended while it waits for the table --------------------------------------------------
+# --- suspended while waiting for the table ---------------------------------------------------------------------
 
 
-def suspended_look(one: One, table: Snapshot, seconds: float) -> None:
-    """ann's look is answered with `table`, and she is suspended before she has the answer."""
+def read_during_suspension(one: One, table: Snapshot, seconds: float) -> None:
+    """Answer ann's read with `table` and suspend her before she receives the answer."""
     balance_now(one.ann, one.clocks)
     assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
     one.now += seconds
@@ -182,9 +182,9 @@ def suspended_look(one: One, table: Snapshot, seconds: float) -> None:
 
 
 def test_suspension_during_a_read_expires_leases() -> None:
-    """An unchanged table would mean that nobody can write, but it was unchanged only before the suspension."""
+    """An unchanged table would mean that it is not writable, but it was read before the suspension."""
     one = One()
-    suspended_look(one, one.table, 2 * LEASE)
+    read_during_suspension(one, one.table, 2 * LEASE)
     assert not one.ann.readable(one.now)
 
 
@@ -196,7 +196,7 @@ def test_suspension_during_a_read_counts_incoming_leases_from_before() -> None:
     old, began = one.table, one.now
     one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
     one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
-    suspended_look(one, old, LEASE / 2)
+    read_during_suspension(one, old, LEASE / 2)
     outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS)])
     unfailing(one.ann.handle(Committed(replace(outcome, seconds=0.0)), one.clocks))
     assert one.ann.owned["1"].renewed == began

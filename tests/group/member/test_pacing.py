@@ -1,4 +1,4 @@
-"""When a member looks, balances and commits."""
+"""When a member reads, balances and commits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SETTINGS = Settings(STRATEGIES["greedy"], 30.0)
 NOTHING = Decision("nothing")
 
 
-def turned(now: float = 100.0, rng: random.Random | None = None, **turn: Any) -> Pace:
-    """The pace of a member after a turn."""
+def pace_after_turn(now: float = 100.0, rng: random.Random | None = None, **turn: Any) -> Pace:
+    """A member's pace after a turn."""
     usual = {"members": 4, "in_handover": False, "took": None, "waited": 0.0, "decision": NOTHING}
     return Pace().after_turn(SETTINGS, rng or random.Random(0), now, **(usual | turn))
 
@@ -35,8 +35,8 @@ def admits(pace: Pace, transitions: list[Transition], now: float, renewal_due: f
 
 def test_reads_are_more_frequent_while_a_handover_is_pending() -> None:
     assert Pace().due(LATER, progress=False) <= 0, "the first turn is at once"
-    assert 100.8 <= turned().due(LATER, progress=False) <= 101.2
-    assert 100.16 <= turned(in_handover=True).due(LATER, progress=False) <= 100.24
+    assert 100.8 <= pace_after_turn().due(LATER, progress=False) <= 101.2
+    assert 100.16 <= pace_after_turn(in_handover=True).due(LATER, progress=False) <= 100.24
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_reads_are_more_frequent_while_a_handover_is_pending() -> None:
     ],
 )
 def test_balancing_is_due_once_an_interval_or_as_decided(decision: Decision, low: float, high: float) -> None:
-    assert low <= turned(decision=decision).balance_at <= high
+    assert low <= pace_after_turn(decision=decision).balance_at <= high
 
 
 def test_only_routine_waits_for_its_share_of_the_store() -> None:
-    pace = turned(members=30, took=0.1)
-    # 0.03 s as a first average, 30 members and 0.3 of the store: 3 s between two commits of one member.
+    pace = pace_after_turn(members=30, took=0.1)
+    # A first average of 0.03 s, 30 members and 0.3 of the store: 3 s between two commits of a member.
     for routine in (BEAT, CHECKPOINT):
         held = pace.admit(routine, 101.0, LATER)
         assert held.is_holding
@@ -66,26 +66,28 @@ def test_only_routine_waits_for_its_share_of_the_store() -> None:
         assert admits(pace, other, 101.0)
 
 
-def test_the_commit_time_that_spaces_commits_is_an_average() -> None:
+def test_commits_are_spaced_by_the_average_commit_time() -> None:
     pace, rng = Pace(), random.Random(0)
     for _ in range(20):
         pace = pace.after_turn(SETTINGS, rng, 0.0, members=1, in_handover=False, took=0.1, waited=0.0, decision=None)
     assert 0.09 < pace.latency <= 0.1
 
 
-def test_member_that_waited_gives_others_precedence() -> None:
-    pace = turned(took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
+def test_member_that_waited_lets_others_commit_first() -> None:
+    pace = pace_after_turn(took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
     assert not admits(pace, CLAIM, 104.9)
     assert pace.others_until == 105
     assert pace.due(LATER, progress=True) == pace.read_at < 105, "a look costs the others nothing"
     assert admits(pace, BEAT, 104.9, 104.9), "renewals are due"
     assert admits(pace, CLAIM, 105.0)
-    assert turned(200.0, took=3600.0, waited=3599.0).others_until == 3810, "a suspended process waits no longer"
+    assert pace_after_turn(200.0, took=3600.0, waited=3599.0).others_until == 3810, (
+        "a suspended process waits no longer"
+    )
 
 
-def test_renewals_are_early_by_a_random_part() -> None:
+def test_renewals_are_early_by_a_random_fraction() -> None:
     rng = random.Random(0)
-    ahead = [turned(rng=rng, members=1000, took=0.5).ahead for _ in range(200)]
+    ahead = [pace_after_turn(rng=rng, members=1000, took=0.5).ahead for _ in range(200)]
     assert 0 <= min(ahead) < 0.02
     assert 0.18 < max(ahead) <= 0.2
 

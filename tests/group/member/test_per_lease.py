@@ -1,4 +1,4 @@
-"""A member whose store takes a request for each lease and each checkpoint that is written: when it looks and writes."""
+"""When a member reads and writes if its store needs one request per lease and per checkpoint."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spark_ehbalance.group.member.protocol import Committed, LeaveRequested
 from tests.group.member.one import One, Turn
 from tests.group.strategies.members import LEASE
 
-#: Seconds between two looks, as the Azure SDKs have it.
+#: Seconds between two reads, as in the Azure SDKs.
 INTERVAL = LEASE / 6
 
 _PER_LEASE = Capabilities(atomic=False)
 
-#: The time of a turn, and what it has written.
+#: (time of a turn, its transitions)
 Written = list[tuple[float, list[Transition]]]
 
 
 class PerLease(One):
-    """Its store counts no checkpoint as a renewal."""
+    """A member whose store does not count checkpoints as renewals."""
 
     def __init__(self, **settings: float) -> None:
         super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, read_interval=INTERVAL, **settings)
@@ -49,7 +49,7 @@ class PerLease(One):
 
 
 def run(one: PerLease, seconds: float, batch: float | None = None) -> Written:
-    """All turns of this number of `seconds`. Every `batch` seconds both partitions are an event further."""
+    """Run all turns within `seconds`. Every `batch` seconds, both partitions advance by an event."""
     end, batch_ends, turns = one.now + seconds, one.now + (batch or seconds), list[tuple[float, list[Transition]]]()
     while min(one.ann.due(), batch_ends) < end:
         if batch_ends < one.ann.due():
@@ -75,7 +75,7 @@ def test_per_lease_store_is_read_once_an_interval() -> None:
         assert max(found) <= 1.2 * INTERVAL + 1e-6
 
 
-def test_each_lease_is_renewed_at_every_third_read_despite_checkpoints() -> None:
+def test_leases_are_renewed_at_every_third_read_despite_checkpoints() -> None:
     for batch in (None, INTERVAL / 10):
         turns = run(PerLease(), 60 * INTERVAL, batch)
         renewed = [now for now, written in turns if any(isinstance(transition, Renew) for transition in written)]

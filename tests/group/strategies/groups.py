@@ -1,4 +1,4 @@
-"""Helpers for tests of whole groups."""
+"""Helpers for tests with whole groups."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from spark_ehbalance.group.strategies import DECLARATIONS
 from tests.group.strategies.members import Members, layout_of
 
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=100)  # of single decisions
+MANY = settings(FEW, max_examples=100)  # for single decisions
 
 seeds = st.integers(0, 2**32)
 
-#: The strategies, all of which make a group even.
+#: The strategies; all of them balance a group.
 EVEN = sorted(DECLARATIONS)
 
 
 def given_layout(draw: st.DrawFn, names: Sequence[str], count: int) -> list[Lease]:
-    """`count` partitions with arbitrary owners: some of `names`, a former member, or none."""
+    """`count` partitions with random owners: members in `names`, a former member, or none."""
     favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=40))
     return layout_of((favourites * count)[:count])
 
 
 def is_balanced(group: Members) -> bool:
-    """Whether the running members own everything, and none owns two more than another."""
+    """Whether running members own all partitions, and their counts differ by at most one."""
     counts = group.counts().values()
     return sum(counts) == len(group.partitions) and max(counts) - min(counts) <= 1
 
 
 def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> None:
-    """Run the group until `condition` holds, at most for `seconds`."""
+    """Run the group until `condition` holds, for at most `seconds`."""
     until = group.now + seconds
     while not condition():
         assert group.now < until, (
@@ -43,7 +43,7 @@ def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> 
 
 
 def assert_at_rest(group: Members, seconds: float = 300.0) -> None:
-    """Assert that nothing moves after the pending moves, and no handover from a running member is pending."""
+    """Assert that no partition moves after the pending moves, and that running members have no pending handovers."""
     group.run(30.0)
     layout = group.layout()
     group.run(seconds)

@@ -1,7 +1,7 @@
-"""A group of members with real turns, a store in memory, and one simulated clock without waits.
+"""A group of members with real turns, an in-memory store, and a simulated clock.
 
-All members whose turns are due at the same moment decide on the same snapshot, and then their commits come one after
-the other in random order: the hardest race that there can be.
+All members whose turns are due at the same moment decide on the same snapshot and then commit one after another in
+random order: the worst possible race.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
 from tests.lease_table.store_conformance import GROUP
 
-#: Seconds, as in the defaults of the options and of `Settings`.
+#: Seconds, equal to the defaults of the options and `Settings`.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
 
-#: The factors between which intervals are drawn.
+#: The smallest and the largest random factor for intervals.
 JITTER = (0.8, 1.2)
 
 START = Position(-1)
@@ -50,8 +50,8 @@ OPERATOR = Author("operator", "")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A move of a partition from `before` to `after` at time `at`. `planned`: by a handover; `stolen`: by a steal; else
-    by a claim."""
+    """A move of a partition from `before` to `after` at time `at`: `planned` by a handover, `stolen` by a steal, or
+    otherwise by a claim."""
 
     at: float
     partition: str
@@ -63,19 +63,19 @@ class Move:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A member's process: when its next turn is due, and the current batch of its query."""
+    """A member's process: the time of its next turn, and the current batch of its query."""
 
     member: MemberEngine
     turn_at: float
     ends_at: float = 0.0
     batch: Mapping[str, Progress] = field(default_factory=dict)
     frozen: bool = False
-    #: How many times as long as others it takes between its turns.
+    #: How many times longer than usual it waits between turns.
     slowness: float = 1.0
 
 
 class Members:
-    """The group. Times are seconds on the one clock; everything follows from the seed."""
+    """The group. Times are seconds on the simulated clock; the seed determines everything."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Members:
         self.nodes: dict[str, Node] = {}
         self.moves: list[Move] = []
         self.loads: Callable[[], Mapping[str, Load]] = dict
-        #: Called at every commit with the state before and after it.
+        #: Called at every commit with the states before and after it.
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
-        #: Whether a commit of this member fails now.
+        #: Whether a commit by this member fails now.
         self.fails: Callable[[str], bool] = lambda name: False
         self._last_owner = {lease.partition: lease.owner for lease in given}
         self._joined = 0
@@ -107,7 +107,7 @@ class Members:
     # --- what happens to the group -----------------------------------------------------------------------------
 
     def join(self, *names: str, max_owned: int | None = None, slowness: float = 1.0) -> list[str]:
-        """New processes with the current `strategy`, started at the same moment; without names one with a new name."""
+        """Start processes with the current `strategy` at the same moment; without names, one with a new name."""
         names = names or (f"member-{self._joined}",)
         for name in names:
             self._joined += 1
@@ -138,11 +138,11 @@ class Members:
         del self.nodes[name]
 
     def freeze(self, name: str) -> None:
-        """Suspend the process, and its batch in flight with it."""
+        """Suspend the process and its batch in flight."""
         self.nodes[name].frozen = True
 
     def thaw(self, name: str) -> None:
-        """Wake the process up."""
+        """Resume the process."""
         node = self.nodes[name]
         node.frozen, node.turn_at = False, self.now
 
@@ -155,7 +155,7 @@ class Members:
         assert not self.order_if_valid(*orders)
 
     def order_if_valid(self, *orders: Transition) -> tuple[Rejected, ...]:
-        """Commit operators' orders; returns the rejected ones."""
+        """Commit operators' orders and return the rejected ones."""
         outcome = commit(self.store, self.store.read(), orders)
         self.wrote(outcome.before, outcome.after)
         return outcome.rejected
@@ -164,7 +164,7 @@ class Members:
         self.partitions += tuple(str(len(self.partitions) + index) for index in range(count))
 
     def begin_batch(self, name: str, seconds: float) -> None:
-        """Begin a batch of all plannable partitions that takes `seconds`."""
+        """Start a batch of all plannable partitions that takes `seconds`."""
         node = self.nodes[name]
         if not node.batch:
             node.batch = {
@@ -186,7 +186,7 @@ class Members:
         self.now = until
 
     def cycles(self, count: int) -> None:
-        """`count` cycles in which every member reads once and balances: faster than `run` if nothing happens."""
+        """Run `count` cycles in which every member reads and balances once; faster than `run` if nothing happens."""
         for _ in range(count):
             self.now += CYCLE
             self._turns(list(self.nodes.values()), balance=True)
@@ -202,7 +202,7 @@ class Members:
         return {name: len(self.snapshot.owned_by(name)) for name in self.nodes}
 
     def layout(self) -> dict[str, tuple[str | None, int]]:
-        """Owner and epoch of each partition."""
+        """The owner and epoch of each partition."""
         return {p: (lease.owner, lease.epoch) for p, lease in self.snapshot.leases.items()}
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Members:
             node.turn_at = self.now + node.slowness * max(HANDOVER_LOOK, node.member.due() - self.now)
 
     def _begin(self, node: Node, snapshot: Snapshot) -> CommitChanges | None:
-        """A turn up to its commit, if it makes one."""
+        """Run a turn up to its commit, if it makes one."""
         return looked(node.member, snapshot, self.partitions, self._clocks())[1]
 
     def _commit(self, node: Node, write: CommitChanges | None) -> None:
@@ -262,7 +262,7 @@ class Members:
             assert release.partition in node.member.owned or after.leases[release.partition].owner is None
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
-        """Assert that a running owner that renews its lease loses it only by a handover, a steal, or an overdue
+        """Assert that a running owner that renews its lease loses it only through a handover, a steal, or an overdue
         handover."""
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
@@ -270,7 +270,7 @@ class Members:
         if node is None or node.frozen or after.partition in given:
             return
         if self._clocks().wall_ms - before.renewed_at_ms >= LEASE * 1000:
-            return  # it was suspended until now
+            return  # the owner was suspended until now
         handover = before.handover
         assert handover is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
         assert handover.to == after.owner
@@ -280,7 +280,7 @@ class Members:
 def looked(
     member: MemberEngine, snapshot: Snapshot, partitions: Sequence[str], now: Clocks, start: Position = START
 ) -> tuple[list[Output], CommitChanges | None]:
-    """A turn of `member` up to its commit, with a hub whose `partitions` begin at `start`: its outputs and the write.
+    """Run a turn of `member` up to its commit; the hub's `partitions` begin at `start`. Returns outputs and write.
     Raises the member's error."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
     if request := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
@@ -289,7 +289,7 @@ def looked(
 
 
 def balance_now(member: MemberEngine, now: Clocks) -> None:
-    """Let the next turn of `member` balance, even if not due."""
+    """Make the next turn of `member` balance, even if not due."""
     settling = member.rebalancing
     member.handle(RebalancingBegan(), now)
     if not settling:
@@ -304,7 +304,7 @@ def unfailing(outputs: list[Output]) -> list[Output]:
 
 
 def layout_of(owners: Sequence[str | None]) -> list[Lease]:
-    """Leases of an earlier run of the group, with the owner of each partition."""
+    """Leases from an earlier run of the group with these owners."""
     return [
         Lease(str(number), owner=owner, epoch=1, renewed_at_ms=1_000_000, checkpoint=START)
         for number, owner in enumerate(owners)
@@ -317,7 +317,7 @@ def snapshot_of(
     *,
     leaving: Iterable[str] = (),
 ) -> Snapshot:
-    """A group's state: members by age, with their limits, and leases."""
+    """A group's state with these leases and members, oldest first, with their limits."""
     limits = dict(members) if isinstance(members, Mapping) else dict.fromkeys(members)
     rows = {id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)}
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}

@@ -12,26 +12,28 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import DECLARATIONS
 from tests.group.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members, layout_of
 
-#: The most seconds between two looks, and between two decisions.
+#: The maximum seconds between two reads, and between two decisions.
 LONGEST_LOOK, LONGEST_CYCLE = JITTER[1] * LOOK, JITTER[1] * CYCLE
 
-#: Seconds until all members know that one is gone: they see its last sign of life at their next look, and then no
-#: change for the lease duration.
+#: Seconds until all members know that one is gone: they read its last heartbeat at their next read, and then no change
+#: for the lease duration.
 NOTICED = LONGEST_LOOK + LEASE
 
-#: Seconds until a member has decided, and another has handed over what was requested: most strategies decide
-#: once a cycle, and a request is seen at the next look.
+#: Seconds until a member has decided and another has handed over the requested partitions: most strategies decide once
+#: a cycle, and a request is noticed at the next read.
 DECIDED = LONGEST_CYCLE + LONGEST_LOOK
 
 
 class Rules:
-    """Watches `group`: call `look` often."""
+    """Checks `group`; `look` must be called often."""
 
     def __init__(self, group: Members) -> None:
         self._group = group
         self._epochs: dict[str, tuple[int, str | None]] = {}
-        self._unread: dict[str, float] = {}  # since when no running member has owned it
-        self._pending: dict[str, float] = {}  # since when a running owner has not read it because of a handover
+        self._unread: dict[str, float] = {}  # the time since when no running member has owned the partition
+        self._pending: dict[
+            str, float
+        ] = {}  # the time since when a running owner has not read it because of a handover
         self._calm = group.now
         group.wrote = self.wrote
 
@@ -51,7 +53,7 @@ class Rules:
             assert member.max_owned is None or owned <= member.max_owned, f"{id} owns {owned} of {member.max_owned}"
 
     def look(self) -> None:
-        """Assert that no partition is unread for too long, except those that no member has room for, and that no
+        """Assert that no partition is unread for too long, except partitions that no member has room for, and that no
         handover is pending for too long."""
         now, snapshot = self._group.now, self._group.snapshot
         running = self._running()
@@ -70,16 +72,16 @@ class Rules:
         assert not handovers or max(handovers) <= longest, f"pending for {max(handovers):g} s: {pending}"
 
     def patience(self) -> float:
-        """How long a partition may be unread: NOTICED + DECIDED, or as many cycles as there are partitions in a group
-        whose members take one a cycle."""
+        """How long a partition can be unread: NOTICED + DECIDED, or one cycle per partition in a group whose members
+        claim one partition per cycle."""
         names = {member.strategy for member in self._able()}
         slow = len(names) == 1 and DECLARATIONS[min(names)].one_a_cycle
         cycles = len(self._group.partitions) if slow else 1
         return NOTICED + cycles * DECIDED
 
     def is_even(self) -> bool:
-        """Whether everything is owned that a member has room for, pins are followed by members with room, and none owns
-        two partitions more than another with room unless they are pinned to it. Transfers have ended."""
+        """Whether every partition that a member has room for is owned, members with room follow pins, and no member
+        owns two unpinned partitions more than another with room. Transfers have ended."""
         snapshot = self._group.snapshot
         owned = {row.id: snapshot.owned_by(row.id) for row in self._able()}
         room = {row.id: row.max_owned is None or len(owned[row.id]) < row.max_owned for row in self._able()}
@@ -101,7 +103,7 @@ class Rules:
         return int(max(0, len(self._group.partitions) - room))
 
     def _able(self) -> list[Member]:
-        """The members that run and are not leaving."""
+        """The running members that are not leaving."""
         members = self._group.snapshot.members.values()
         return [member for member in members if member.id in self._running() and member.state is MemberState.ACTIVE]
 
@@ -110,11 +112,11 @@ class Rules:
 
 
 class RandomEvents:
-    """Random events of a group: members with any of `strategies` join with and without limits, leave, crash,
-    pause and resume, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
+    """Random events in a group: members with any of `strategies` join with or without limits, leave, crash, pause,
+    resume, and restart with another strategy and limit; operators pin, transfer, unpin and drain."""
 
     def __init__(self, seed: int, strategies: Sequence[str]) -> None:
-        """A member of each strategy comes back at the same moment to an arbitrary layout, or finds a new group."""
+        """One member of each strategy returns to a random layout at the same moment, or finds a new group."""
         self.rng = rng = random.Random(f"{seed} fate")
         self.strategies = strategies
         owners = rng.choice([[None], [*(f"member-{number}" for number in range(len(strategies))), "gone", None]])
@@ -125,7 +127,7 @@ class RandomEvents:
             self._start(f"member-{number}", name)
 
     def play(self, events: int) -> None:
-        """A number of events, soon after another or after a while; then the group rests."""
+        """Play `count` events, in quick succession or with pauses; then the group rests."""
         for _ in range(events):
             getattr(self, "_" + self.rng.choice(_HAPPENINGS))()
             self.rules.disturbed()
@@ -137,7 +139,7 @@ class RandomEvents:
         self.run(self.rules.patience() + DECIDED)
 
     def run(self, seconds: float) -> None:
-        """Let time pass, in which queries have batches, and check the rules every second."""
+        """Let time pass while queries run batches, and check the rules every second."""
         for _ in range(round(seconds)):
             for name in self._some(lambda name: not self._frozen(name)):
                 self.group.begin_batch(name, self.rng.uniform(1, 20))
@@ -151,7 +153,7 @@ class RandomEvents:
         self.rules.disturbed()
 
     def _some(self, fits: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """A random one of the members that fit, if any."""
+        """A random suitable member, if there is one."""
         able = [name for name in self.group.nodes if fits(name)]
         return [self.rng.choice(able)] if able else []
 

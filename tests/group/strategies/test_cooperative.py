@@ -1,4 +1,4 @@
-"""The cooperative strategy: all members compute the same target, and free partitions are claimed at once."""
+"""The cooperative strategy: all members compute the same target, and free partitions are claimed immediately."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ for seed in range(40):
 
 
 def random_skewed_group(rng: random.Random) -> Snapshot:
-    """Members with and without limits on partitions whose loads repeat, so that there are many ties."""
+    """Members with and without limits, and partitions whose loads repeat, so that there are many ties."""
     names = {f"member-{number}": rng.choice([None, None, 9]) for number in range(rng.randint(1, 9))}
     owners = [rng.choice([*names, None]) for _ in range(rng.randint(1, 60))]
     loads = [Load(rng.choice([1.0, 10.0, 10.0, 200.0]) * rng.choice([1.0, 1.0, 1.1]), 0.0) for _ in owners]
     return snapshot_of(names, [replace(lease, load=load) for lease, load in zip(layout_of(owners), loads, strict=True)])
 
 
-def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
-    """Members are processes of their own, with hash seeds of their own."""
+def test_target_does_not_depend_on_set_order() -> None:
+    """Members are separate processes with different hash seeds."""
     outputs = {
         subprocess.run(
             [sys.executable, "-c", _PRINT_TARGETS],
@@ -106,7 +106,7 @@ def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
     assert outputs.pop().count("member-") > 100
 
 
-def test_members_that_start_soon_after_each_other_share_without_a_move() -> None:
+def test_members_started_in_quick_succession_share_without_a_move() -> None:
     group = Members(9, seed=1)
     for _ in range(3):
         group.join()
@@ -116,13 +116,13 @@ def test_members_that_start_soon_after_each_other_share_without_a_move() -> None
     assert len(group.moves) == 9
 
 
-def test_a_handover_to_a_member_that_leaves_is_cancelled() -> None:
+def test_handover_to_a_leaving_member_is_cancelled() -> None:
     lease = Lease("0", "ann", epoch=1, checkpoint=Position(-1), handover=Handover("bob", 1))
     (cancel,) = cooperative(view_of(snapshot_of(["ann", "bob"], [lease], leaving=["bob"]), "ann")).transitions
     assert isinstance(cancel, CancelHandover)
 
 
-def test_a_lease_of_an_unknown_owner_is_left_to_expire() -> None:
+def test_lease_of_an_unknown_owner_is_left_to_expire() -> None:
     stranger = Lease("0", "stranger", epoch=1, checkpoint=Position(-1))
     snapshot = snapshot_of(["ann"], [stranger, Lease("1", checkpoint=Position(-1))])
     assert assignment(view_of(snapshot, "ann")) == {"1": "ann"}

@@ -1,4 +1,4 @@
-"""The cooperative strategy where loads are skewed: they are evened out, and nothing oscillates."""
+"""The cooperative strategy with skewed loads: it balances them without oscillating."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TWO_CYCLES, MINIMUM_TENURE = 2 * CYCLE, 10 * LEASE
 
 
 def averaged(group: Members, rates: Mapping[str, float], noise: float) -> Callable[[], Mapping[str, Load]]:
-    """What moving averages over a minute make of `rates` that change by `noise` every second."""
+    """Moving averages over a minute of `rates` that change by `noise` every second."""
     averages, last = dict(rates), [group.now]
 
     def loads() -> Mapping[str, Load]:
@@ -37,7 +37,7 @@ def averaged(group: Members, rates: Mapping[str, float], noise: float) -> Callab
 
 
 def loaded_group(rates: Mapping[str, float], noise: float, *names: str, members: int = 0, seed: int = 1) -> Members:
-    """A group that has shared partitions with these rates among `names`, or this number of members."""
+    """A group whose members (`names`, or this number) share partitions with these rates."""
     group = Members(len(rates), seed=seed)
     group.loads = averaged(group, rates, noise)
     group.join(*(names or [f"member-{number}" for number in range(members)]))
@@ -46,19 +46,19 @@ def loaded_group(rates: Mapping[str, float], noise: float, *names: str, members:
 
 
 def loads_of(group: Members, rates: Mapping[str, float]) -> dict[str, list[float]]:
-    """The rates of each running member's partitions, the lightest first."""
+    """The total rate of every running member's partitions, lowest first."""
     return {name: sorted(rates[lease.partition] for lease in group.snapshot.owned_by(name)) for name in group.nodes}
 
 
-def assert_nothing_came_back(group: Members) -> None:
-    """No partition has come to the same member twice."""
+def assert_no_partition_returned(group: Members) -> None:
+    """Assert that no partition returned to a member."""
     came = Counter((move.partition, move.after) for move in group.moves)
     assert max(came.values()) == 1, came.most_common(3)
 
 
 @st.composite
 def skewed_rates(draw: st.DrawFn) -> dict[str, float]:
-    """From a few heavy partitions among many to one that is just heavier than the others."""
+    """Rates from a few heavy partitions among many to one that is only slightly heavier than the others."""
     count, rng = draw(st.integers(8, 64)), random.Random(draw(seeds))
     if draw(st.booleans()):
         return {str(p): 20 * rng.paretovariate(1.1) for p in range(count)}
@@ -79,7 +79,7 @@ def test_skewed_loads_are_balanced_and_stay_balanced(rates: dict[str, float], me
     lightest, mean = min(map(sum, loads.values())), sum(rates.values()) / members
     assert sum(heaviest) <= first * 1.01
     skew = max(rates.values()) * len(rates) / sum(rates.values())
-    if skew > 3.3:  # weighed by load in full, also with the noise: nothing more can be had by moving one partition
+    if skew > 3.3:  # loads count in full even with noise, so moving one partition cannot improve the balance
         unit = sum(rates.values()) / len(rates)
         weight = max(heaviest[0], unit / 10)
         assert (
@@ -90,7 +90,7 @@ def test_skewed_loads_are_balanced_and_stay_balanced(rates: dict[str, float], me
     before = len(group.moves)
     group.cycles(100)
     assert len(group.moves) - before <= members, "at rest but for a rare correction"
-    assert_nothing_came_back(group)
+    assert_no_partition_returned(group)
     by_partition: dict[str, list[float]] = {}
     for move in group.moves:
         by_partition.setdefault(move.partition, []).append(move.at)
@@ -98,15 +98,15 @@ def test_skewed_loads_are_balanced_and_stay_balanced(rates: dict[str, float], me
         assert all(later - earlier >= MINIMUM_TENURE for earlier, later in pairwise(times))
 
 
-def test_a_heavy_partition_gets_a_member_almost_to_itself() -> None:
+def test_heavy_partition_gets_a_member_almost_to_itself() -> None:
     rates = {str(p): 900.0 if p == 0 else 100.0 for p in range(19)}
     group = loaded_group(rates, 0.2, "ann", "bob", "cat", seed=1)
     group.cycles(40)
     assert sorted(map(sum, loads_of(group, rates).values())) == [900.0] * 3
 
 
-def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
-    """What it finds has been there for longer than it can know."""
+def test_new_member_of_a_skewed_group_gets_its_share_immediately() -> None:
+    """The skew has lasted for longer than the new member can observe."""
     rates = {str(p): 800.0 if p == 0 else 100.0 for p in range(16)}
     group = loaded_group(rates, 0.0, "ann", "bob", "cat", seed=1)
     group.cycles(60)
@@ -120,7 +120,7 @@ def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
 
 @MANY
 @given(data=st.data(), count=st.integers(1, 256), members=st.integers(1, 64), rate=st.floats(0, 1e6), seed=seeds)
-def test_loads_that_differ_little_change_nothing(
+def test_slightly_different_loads_cause_no_moves(
     data: st.DataObject, count: int, members: int, rate: float, seed: int
 ) -> None:
     rng = random.Random(seed)

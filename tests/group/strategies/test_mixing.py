@@ -1,4 +1,4 @@
-"""Groups whose members have different strategies, as while a strategy is changed query by query."""
+"""Groups whose members have different strategies, such as while the strategy is changed one query at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.group.strategies.groups import EVEN, assert_at_rest, is_balanced, run
 from tests.group.strategies.members import CYCLE, Members, layout_of, snapshot_of
 from tests.group.strategies.views import view_of
 
-#: Within which a mixed group is balanced: most strategies decide once a cycle.
+#: The time within which a mixed group is balanced: most strategies decide once a cycle.
 SOON = 4 * CYCLE
 
 
 @pytest.mark.parametrize(("old", "new"), list(zip(EVEN, EVEN[1:] + EVEN[:1], strict=True)))
-def test_a_strategy_is_changed_member_by_member(old: str, new: str) -> None:
-    """One of the new joins, then one of the old leaves, until only the new are there."""
+def test_strategy_can_be_changed_one_member_at_a_time(old: str, new: str) -> None:
+    """A member with the new strategy joins, then an old member leaves, until only new ones are left."""
     group = Members(12, seed=1, strategy=old)
     group.join_many(3)
     run_until(group, 3600, lambda: is_balanced(group))
@@ -35,8 +35,8 @@ def test_a_strategy_is_changed_member_by_member(old: str, new: str) -> None:
     assert len(group.moves) <= 12 * 3, "each partition about twice: away from who leaves, and to who joins"
 
 
-def test_a_strategy_gets_only_its_own_memory() -> None:
-    """A group that is mixed for a while: what was remembered before does not come back afterwards."""
+def test_strategy_receives_only_its_own_memory() -> None:
+    """After a group was mixed for a while, memory from before that time is not restored."""
     snapshot = snapshot_of(["ann", "bob"], layout_of([None, None]))
     shown: list[object] = []
 
@@ -56,7 +56,7 @@ def test_a_strategy_gets_only_its_own_memory() -> None:
 
 
 def test_loads_are_ignored_in_a_group_with_consumers() -> None:
-    """Its client balances by number, and would take back partitions that moved because of loads."""
+    """A consumer's client balances by number and would reclaim partitions that moved because of loads."""
     owners, rates = ["consumer", "consumer", "query", "query"], [900.0, 500.0, 10.0, 10.0]
     loaded = zip(layout_of(owners), rates, strict=True)
     snapshot = snapshot_of(["query", "consumer"], [replace(lease, load=Load(rate, 0.0)) for lease, rate in loaded])

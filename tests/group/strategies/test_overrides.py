@@ -1,4 +1,4 @@
-"""Operators' orders come before every strategy. `test_properties` has groups with pins and transfers."""
+"""Operators' orders override every strategy. `test_properties` tests groups with pins and transfers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_transfer_waits_for_the_batch_and_lasts_for_the_minimum_tenure(strategy:
     assert group.counts() == {ann: 2, bob: 2}
 
 
-# --- the wrapper by itself --------------------------------------------------------------------------------------
+# --- the wrapper alone ------------------------------------------------------------------------------------------
 
 
 def view(*leases: Lease, leaving: tuple[str, ...] = (), **more: Any) -> View:
@@ -82,10 +82,10 @@ def lease(owner: str | None, to: str | None = None, promised: str | None = None,
         (view(lease(None, "bob"), live=frozenset({"ann", "cat"})), "", []),
         (view(lease(None, "bob"), leaving=("bob",)), "", []),
         (view(lease(None, "eve")), "", []),
-        (view(lease(None, "bob"), lease("bob", partition="1")), "", []),  # who is full
+        (view(lease(None, "bob"), lease("bob", partition="1")), "", []),  # Bob is at his limit
     ],
 )
-def test_pins_are_carried_out_and_shown_to_the_strategy(seen: View, pinned: str, done: list[str]) -> None:
+def test_pins_are_carried_out_and_passed_to_the_strategy(seen: View, pinned: str, done: list[str]) -> None:
     shown = []
 
     def idle(view: View) -> Decision:
@@ -96,7 +96,7 @@ def test_pins_are_carried_out_and_shown_to_the_strategy(seen: View, pinned: str,
     assert shown == [frozenset(pinned)]
 
 
-def test_the_strategys_decisions_about_pinned_partitions_are_dropped() -> None:
+def test_strategys_decisions_about_pinned_partitions_are_dropped() -> None:
     def grabbing(view: View) -> Decision:
         return Decision("everything is mine", (view.claim("0"), view.claim("1"), view.cancel("2")), memory="remembered")
 

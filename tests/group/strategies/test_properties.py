@@ -1,4 +1,4 @@
-"""What must hold for every strategy, however a group began and whatever happens to it."""
+"""Invariants of every strategy, whatever happens to a group."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tests.group.strategies.members import CYCLE, Members, snapshot_of
 from tests.group.strategies.rules import RandomEvents
 from tests.group.strategies.views import view_of
 
-EACH = pytest.mark.parametrize("strategy", EVEN)
+ALL_STRATEGIES = pytest.mark.parametrize("strategy", EVEN)
 
-#: Seconds within which a group becomes even: the transfer shedder waits for some cycles and cools down.
+#: Seconds within which a group is balanced: the transfer shedder waits for some cycles and cools down.
 SOON = 1920.0
 
 #: Cycles after which all changes of these tests are over.
 ENOUGH = 60
 
 
-def comes_to_an_even_rest(seed: int, names: list[str]) -> None:
-    """Joins with and without limits, leaves, crashes, restarts, pauses, batches of any length, new partitions, and
-    orders of operators; `Members` and `Rules` check what must hold at every moment."""
+def assert_group_settles(seed: int, names: list[str]) -> None:
+    """Play random events until the group is balanced and at rest: joins with and without limits, leaves, crashes,
+    restarts, pauses, batches, new partitions and operators' orders. `Members` and `Rules` check the invariants."""
     events = RandomEvents(seed, names)
     events.run(events.rng.choice((0, 1, 15, 80)))
     events.play(6)
@@ -50,15 +50,15 @@ def comes_to_an_even_rest(seed: int, names: list[str]) -> None:
     assert events.rules.is_even()
 
 
-@EACH
+@ALL_STRATEGIES
 @pytest.mark.parametrize("seed", range(4))
 def test_random_group_becomes_balanced_and_stable(strategy: str, seed: int) -> None:
-    comes_to_an_even_rest(seed, [strategy] * random.Random(seed).randint(1, 4))
+    assert_group_settles(seed, [strategy] * random.Random(seed).randint(1, 4))
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_mixed_random_group_becomes_balanced_and_stable(seed: int) -> None:
-    comes_to_an_even_rest(seed, random.Random(seed).choices(EVEN, k=4))
+    assert_group_settles(seed, random.Random(seed).choices(EVEN, k=4))
 
 
 CHANGES = ("join", "leave", "crash", "drain", "add_partitions")
@@ -66,7 +66,7 @@ CHANGES = ("join", "leave", "crash", "drain", "add_partitions")
 
 @pytest.mark.parametrize(
     ("strategy", "event"),
-    # The transfer shedder may weigh again, and who steals begins before it knows of all.
+    # The transfer shedder might shed again, and members that steal start before they know all others.
     [*((name, "join") for name in EVEN if name != "transfer"), *(("cooperative", event) for event in CHANGES[1:])],
 )
 @FEW
@@ -89,7 +89,7 @@ def test_change_causes_the_fewest_moves(strategy: str, event: str, members: int,
 
 
 @pytest.mark.parametrize("names", combinations(EVEN, 2), ids="-".join)
-def test_members_that_start_together_share_without_a_move(names: tuple[str, str]) -> None:
+def test_members_started_together_share_without_a_move(names: tuple[str, str]) -> None:
     group = Members(9, seed=1)
     for name in (*names, names[0]):
         group.strategy = name
@@ -99,10 +99,10 @@ def test_members_that_start_together_share_without_a_move(names: tuple[str, str]
     assert len(group.moves) == 9
 
 
-@EACH
+@ALL_STRATEGIES
 @MANY
 @given(data=st.data(), limit=st.none() | st.integers(0, 8))
-def test_a_decision_respects_pins_and_the_limit(strategy: str, data: st.DataObject, limit: int | None) -> None:
+def test_decisions_respect_pins_and_limits(strategy: str, data: st.DataObject, limit: int | None) -> None:
     names = ["ann", "bob", "cat"]
     leases = given_layout(data.draw, names, data.draw(st.integers(1, 20)))
     coming = Handover("ann", 30_000)

@@ -1,4 +1,4 @@
-"""The lease race: the least loaded is quickest, what is grabbed stays for a while, and equal loads change nothing."""
+"""The lease race: the least loaded member wins, grabbed leases stay for a while, and equal loads cause no moves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.group.strategies.groups import FEW, seeds
 from tests.group.strategies.members import Members, layout_of, snapshot_of
 from tests.group.strategies.views import Observer
 
-#: Seconds, by default, for a lease duration of 30 s.
+#: The defaults for a lease duration of 30 s, in seconds.
 NORMAL_LEASE, MINIMUM_GRAB, DELAY = 15.0, 3.75, 0.2
 
 
@@ -27,7 +27,7 @@ def observer(me: str, **parameters: Any) -> Observer:
 
 
 def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
-    """A group in which each member owns this number of partitions; the names are the members, oldest first."""
+    """A group whose members, oldest first, own these numbers of partitions."""
     owners: list[str | None] = [name for name, count in counts.items() for _ in range(count)]
     return snapshot_of(list(counts), layout_of([*owners, *[None] * free]))
 
@@ -36,7 +36,7 @@ def kinds(decision: Decision) -> list[type]:
     return [type(transition) for transition in decision.transitions]
 
 
-# --- how long one waits ----------------------------------------------------------------------------------------
+# --- delays ----------------------------------------------------------------------------------------------------
 
 
 def test_free_lease_is_claimed_after_a_delay_per_owned_lease() -> None:
@@ -53,7 +53,7 @@ def test_free_lease_is_claimed_after_a_delay_per_owned_lease() -> None:
 # --- challenges ------------------------------------------------------------------------------------------------
 
 
-def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> None:
+def test_challenge_waits_for_the_minimum_grab_and_the_challengers_delay() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 4, "bob": 0})
     assert not bob.decide_at(0.0, snapshot).transitions
     assert bob.decide_at(1.0, snapshot).rebalance_after == pytest.approx(MINIMUM_GRAB - 1)
@@ -62,7 +62,7 @@ def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> N
     assert (request.to, request.timeout_ms) == ("bob", 30_000)
 
 
-def test_a_partition_is_challenged_once_per_normal_lease() -> None:
+def test_partition_is_challenged_once_per_normal_lease() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
     bob.decide_at(0.0, snapshot)
     requests = [bob.decide_at(20 + at / 4, snapshot).transitions for at in range(round(8 * NORMAL_LEASE))]
@@ -82,7 +82,7 @@ def test_hopeless_challenges_are_not_made(counts: dict[str, int]) -> None:
 # --- defence ---------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
+def test_owner_defends_a_lease_once_per_normal_lease() -> None:
     ann, snapshot = observer("ann"), owned({"ann": 2, "bob": 2})
     defended = []
     for at in range(50):
@@ -100,7 +100,7 @@ def test_owner_does_not_defend_leases_of_the_rightful_winner() -> None:
     assert not any(ann.decide_at(float(at), snapshot).transitions for at in range(0, 200, 5))
 
 
-def test_a_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
+def test_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
     bob.decide_at(0.0, snapshot)
     ann = Author("ann", "1")
@@ -115,7 +115,7 @@ def test_a_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
 # --- by load ---------------------------------------------------------------------------------------------------
 
 
-def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
+def test_heavy_partition_counts_more_if_the_weight_is_load() -> None:
     leases = [
         Lease(str(p), owner="ann" if p < 4 else "bob", epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
         for p, rate in enumerate([900.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
@@ -132,7 +132,7 @@ def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
 
 @FEW
 @given(members=st.integers(2, 8), seed=seeds, slowness=st.floats(1.0, 10.0))
-def test_a_single_partition_never_moves(members: int, seed: int, slowness: float) -> None:
+def test_single_partition_never_moves(members: int, seed: int, slowness: float) -> None:
     group = Members(1, seed=seed, strategy="race")
     for _ in range(members):
         group.join(slowness=slowness)

@@ -1,4 +1,4 @@
-"""Without limits and pins `balanced`, `greedy` and `eph` decide as the SDKs' processors do."""
+"""Without limits and pins, `balanced`, `greedy` and `eph` decide like the SDKs' processors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.group.strategies.views import view_of
 
 
 def sdk_next(distribution: Distribution, view: View) -> str | None:
-    """As `EventProcessorClient` decides."""
+    """Decide like `EventProcessorClient`."""
     own = len(distribution.owned[view.me.id])
     floor, remainder = divmod(distribution.total, len(distribution.owned))
     others = {owner: theirs for owner, theirs in distribution.owned.items() if owner != view.me.id}
@@ -46,7 +46,7 @@ def sdk_greedy(view: View) -> list[str]:
 
 
 def sdk_eph(view: View) -> list[str]:
-    """As `PartitionManager` does, with a share that is rounded up."""
+    """Decide like `PartitionManager`, but with a share that is rounded up."""
     distribution = Distribution.from_view(view)
     own, counts = (
         len(distribution.owned[view.me.id]),
@@ -70,7 +70,7 @@ def sdk_eph(view: View) -> list[str]:
     limit=st.none() | st.integers(40, 50),
     seed=seeds,
 )
-def test_without_limits_every_decision_is_that_of_the_sdk(
+def test_decisions_without_limits_equal_the_sdks(
     strategy: str, rule: object, owners: list[str | None], expired: set[str], limit: int | None, seed: int
 ) -> None:
     snapshot = snapshot_of(dict.fromkeys("abcdefg", limit), layout_of(owners))
@@ -83,7 +83,7 @@ def test_without_limits_every_decision_is_that_of_the_sdk(
     assert [transition.partition for transition in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
 
 
-def test_the_pins_of_one_owner_do_not_leave_the_others_uneven() -> None:
+def test_one_owners_pins_do_not_unbalance_the_others() -> None:
     snapshot = snapshot_of("abc", layout_of("aaaaabb"))
     (steal,) = STRATEGIES["balanced"](view_of(snapshot, "c", pinned="01234")).transitions
     assert isinstance(steal, Steal)

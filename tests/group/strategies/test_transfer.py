@@ -1,4 +1,4 @@
-"""The transfer shedder: the leader alone moves load, when it has been uneven for long enough, and not too often."""
+"""The transfer shedder: only the leader moves load, after it has been uneven for long enough, and not too often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HITS, COOL_DOWN, TARGET, LOAD_TIME_TO_LIVE = 3, 180.0, 0.25, 1800.0
 
 
 class Decider(Observer):
-    """A member that decides every ten seconds by `transfer`. Ann, the oldest in most of these groups, leads."""
+    """A member that decides with `transfer` every ten seconds. Ann, the oldest in most of these groups, leads."""
 
     def __init__(self, me: str = "ann", **parameters: Any) -> None:
         super().__init__("transfer", me, parameters)
@@ -30,7 +30,7 @@ class Decider(Observer):
     def lead(
         self, snapshot: Snapshot, cycles: int, *, silent: Iterable[str] = (), **view: Any
     ) -> tuple[list[Decision], Snapshot]:
-        """`cycles` in which all members but the `silent` have a heartbeat, and nothing is carried out."""
+        """Run `cycles` in which all members except `silent` send heartbeats and no decision is carried out."""
         decisions = []
         for _ in range(cycles):
             snapshot = heartbeats(snapshot, *silent)
@@ -39,7 +39,7 @@ class Decider(Observer):
 
 
 def leader_moves(snapshot: Snapshot, cycles: int, **parameters: Any) -> list[tuple[str, str]]:
-    """(partition, destination) of each move by the oldest member in this number of cycles."""
+    """(partition, destination) of every move that the oldest member orders within this number of cycles."""
     return moves(Decider(next(iter(snapshot.members)), **parameters).lead(snapshot, cycles)[0])
 
 
@@ -61,7 +61,7 @@ def moves(decisions: Iterable[Decision]) -> list[tuple[str, str]]:
     ]
 
 
-# --- when ------------------------------------------------------------------------------------------------------
+# --- triggers --------------------------------------------------------------------------------------------------
 
 
 def test_only_the_leader_moves_and_names_the_destination() -> None:
@@ -76,12 +76,12 @@ def test_only_the_leader_moves_and_names_the_destination() -> None:
 def test_leader_acts_after_hit_count_cycles_and_cools_down() -> None:
     decisions, _ = Decider().lead(loaded({"ann": [100.0] * 2, "bob": [100.0] * 6}), 45)
     acted = [number for number, decision in enumerate(decisions) if decision.transitions]
-    # One cycle to read the others, three hits, the fourth acts; again after the cool-down and four more.
+    # One cycle to read the others, three hits, the fourth acts; then the cool-down and four more cycles.
     assert acted[0] == 1 + HITS
     assert acted[1] - acted[0] == COOL_DOWN / CYCLE + HITS
 
 
-def test_within_the_target_nothing_moves() -> None:
+def test_nothing_moves_within_the_target() -> None:
     assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 5, "cat": [100.0] * 6}), 20)
     assert leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 6}), 20, target=0.1)
 
@@ -94,12 +94,12 @@ def test_idle_member_triggers_moves() -> None:
     assert [to for _, to in leader_moves(snapshot, 6)] == ["idle"]
 
 
-def test_no_member_gives_its_only_partition() -> None:
+def test_members_keep_their_only_partition() -> None:
     assert not leader_moves(loaded({"ann": [1000.0], "bob": [], "cat": [10.0]}), 20)
     assert "nothing can be moved" in Decider().lead(loaded({"ann": [1000.0], "bob": [10.0]}), 9)[0][-1].reason
 
 
-def test_at_most_maximum_sources_members_shed_in_one_cycle() -> None:
+def test_maximum_sources_limits_the_shedding_members_per_cycle() -> None:
     rich = {f"rich{number}": [100.0] * 8 for number in range(6)}
     poor = {f"poor{number}": [100.0] for number in range(6)}
     snapshot = loaded({**rich, **poor})
@@ -115,16 +115,16 @@ def test_moved_partitions_stay_for_the_minimum_tenure() -> None:
         moved += moves([decision])
         now = apply(now, decision.transitions).after
         leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}
-        # The load moves with its partition: the group is as uneven as before.
+        # The load moves with its partition, so the group is as uneven as before.
         busy = {p: replace(e, load=Load(900.0 if e.owner == "bob" else 100.0, 0.0)) for p, e in leases.items()}
         now = replace(now, leases=busy)
     assert len(moved) == len({partition for partition, _ in moved})
 
 
-# --- by what ---------------------------------------------------------------------------------------------------
+# --- the measure -----------------------------------------------------------------------------------------------
 
 
-def test_loads_are_cpu_if_every_member_reports_it() -> None:
+def test_load_is_cpu_if_all_members_report_it() -> None:
     snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95, bob=0.15)
     decisions, _ = Decider().lead(snapshot, 6)
     assert {to for _, to in moves(decisions)} == {"bob"}
@@ -132,7 +132,7 @@ def test_loads_are_cpu_if_every_member_reports_it() -> None:
     assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95), 6), "one alone is no evidence"
 
 
-def test_a_member_whose_load_is_old_is_neither_source_nor_destination() -> None:
+def test_member_with_an_outdated_load_is_neither_source_nor_destination() -> None:
     snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 8, "cat": []})
     ann = Decider()
     first, later = ann.lead(snapshot, 3)
@@ -143,7 +143,7 @@ def test_a_member_whose_load_is_old_is_neither_source_nor_destination() -> None:
 # --- silence, free partitions ------------------------------------------------------------------------
 
 
-def test_a_new_leader_waits_until_all_have_reported() -> None:
+def test_new_leader_waits_until_all_members_have_reported() -> None:
     ann, snapshot = Decider(), loaded({"ann": [100.0], "bob": [100.0] * 9, "cat": [100.0]})
     decisions, snapshot = ann.lead(snapshot, 20, silent=["cat"])
     assert not moves(decisions)
@@ -151,7 +151,7 @@ def test_a_new_leader_waits_until_all_have_reported() -> None:
     assert moves(ann.lead(heartbeats(snapshot), 6)[0])
 
 
-def test_after_an_outage_the_leader_waits_for_reports() -> None:
+def test_leader_waits_for_reports_after_an_outage() -> None:
     ann, snapshot = Decider(), loaded({"ann": [100.0], "bob": [100.0] * 9})
     _, snapshot = ann.lead(snapshot, 3)
     decision = ann.decide(snapshot, passed=10 * LEASE)
@@ -162,7 +162,7 @@ def test_after_an_outage_the_leader_waits_for_reports() -> None:
     assert moves(ann.lead(snapshot, 6)[0])
 
 
-def test_the_least_loaded_members_claim_free_partitions_without_the_leader() -> None:
+def test_least_loaded_members_claim_free_partitions_without_the_leader() -> None:
     leases = layout_of(["ann"] * 3 + ["bob"] + [None] * 5)
     snapshot = snapshot_of(["ann", "bob", "cat"], leases)
     claims = {name: Decider(name).decide(snapshot).transitions for name in snapshot.members}

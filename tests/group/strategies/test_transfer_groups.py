@@ -1,4 +1,4 @@
-"""Groups under the transfer shedder with skewed loads."""
+"""Groups with skewed loads under the transfer shedder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.group.strategies.members import CYCLE, Members
 
 DEFAULTS = TransferParameters()
 
-#: What the leader needs to act once, and again.
+#: Seconds between two actions of the leader.
 TURN = DEFAULTS.cool_down + (DEFAULTS.hit_count + 3) * CYCLE
 
 
 def improvements(group: Members, rates: Mapping[str, float]) -> list[tuple[str, str]]:
-    """What could go from anybody to the least loaded member and would make the larger of the two smaller, of the
-    heaviest partitions that come into question."""
+    """Possible moves of a member's heaviest partitions to the least loaded member that would reduce the larger load of
+    the two."""
     owned = {name: [lease.partition for lease in group.snapshot.owned_by(name)] for name in group.nodes}
     loads = {name: sum(rates[p] for p in partitions) for name, partitions in owned.items()}
     least = min(loads, key=lambda name: loads[name])
@@ -40,7 +40,7 @@ def improvements(group: Members, rates: Mapping[str, float]) -> list[tuple[str, 
     rates=st.lists(st.floats(1, 1000), min_size=2, max_size=30),
     seed=seeds,
 )
-def test_skewed_loads_end_within_the_target_or_without_possible_moves(
+def test_skewed_loads_settle_within_the_target_or_without_possible_moves(
     members: int, rates: list[float], seed: int
 ) -> None:
     by_partition = {str(p): rate for p, rate in enumerate(rates)}

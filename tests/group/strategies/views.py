@@ -1,4 +1,4 @@
-"""Views of a snapshot, and a member that decides on given snapshots."""
+"""Builds views of a snapshot, and a member that decides on given snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def view_of(
     observations: Observations | None = None,
     **more: Any,
 ) -> View:
-    """The view of `snapshot` by `me`. By default all members are live and no partition moved recently."""
+    """The view that `me` has of `snapshot`. By default, all members are live and no partition moved recently."""
     return View(
         me=Author(me, "1"),
         at_ms=0,
@@ -45,7 +45,7 @@ def view_of(
 
 
 class Observer:
-    """A member with its memory, its observations and its clock, which decides by the strategy `name`."""
+    """A member with memory, observations and a clock that decides with the strategy `name`."""
 
     def __init__(self, name: str, me: str, parameters: dict[str, Any]) -> None:
         self.me = Author(me, "1")
@@ -65,6 +65,6 @@ class Observer:
 
 
 def heartbeats(snapshot: Snapshot, *but: str) -> Snapshot:
-    """`snapshot` after a heartbeat of every member except `but`."""
+    """`snapshot` after a heartbeat from every member except `but`."""
     alive = [Heartbeat(by=Author(id, "1"), at_ms=0) for id in snapshot.members if id not in but]
     return apply(snapshot, alive).after

@@ -1,4 +1,4 @@
-"""How the error of `register` describes the Python that Spark starts; `test_connect_server.py` has another one."""
+"""The error of `register` names the Python that Spark starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.spark import registration
 
 
 def session(path: Path, master: str) -> SimpleNamespace:
-    """A session whose JVM has that PATH."""
+    """A session whose JVM has this PATH."""
     system = SimpleNamespace(getenv={"PATH": str(path)}.get)
     context = SimpleNamespace(pythonExec="python3", master=master)
     return SimpleNamespace(_jvm=SimpleNamespace(System=system), sparkContext=context)

@@ -1,4 +1,4 @@
-"""What `run` shows of a query, and when it is logged."""
+"""The statistics that `run` logs about a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report(batch: int, start: int, end: int) -> dict[str, Any]:
     return {"batchId": batch, "durationMs": {"addBatch": 1900, "triggerExecution": 2100}, "sources": [source]}
 
 
-def test_events_are_counted_once() -> None:
+def test_events_in_progress_reports_are_counted_once() -> None:
     statistics = RunStatistics(0.0)
     statistics.update("Initializing sources", [])
     assert statistics.line(12.0) == "starting: Initializing sources · 12 s"
@@ -36,7 +36,7 @@ def test_events_are_counted_once() -> None:
     assert len(statistics.line(51.0)) < 80
 
 
-def test_a_query_without_partitions_shows_their_owners() -> None:
+def test_query_without_partitions_reports_their_owners() -> None:
     statistics = RunStatistics(0.0)
     statistics.add(report(0, 0, 0), 0.0)
     statistics.update("", [{"owned": 0, "all": 4, "behind": 0, "owners": ["ann"]}])
@@ -45,7 +45,7 @@ def test_a_query_without_partitions_shows_their_owners() -> None:
     assert "waiting for ann and 1 more" in statistics.state()
 
 
-def test_what_has_not_changed_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_unchanged_statistics_are_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     statistics = RunStatistics(0.0)
     with caplog.at_level("INFO"), Display(["query"]) as display:
         statistics.add(report(0, 0, 100), 0.0)

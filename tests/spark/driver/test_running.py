@@ -1,4 +1,4 @@
-"""`spark_ehbalance.run` with queries that are none."""
+"""`spark_ehbalance.run` with fake queries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.raising import raises
 
 
 class Hanging:
-    """A query whose function of `foreachBatch` does not return. As Spark's, it is not active as soon as it is stopped,
-    and ends only with its function."""
+    """A query whose `foreachBatch` function does not return. Like Spark's queries, it becomes inactive when it is
+    stopped, but ends only when the function returns."""
 
     name, id, lastProgress = "hanging", "1", None
 
@@ -51,10 +51,10 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("can_be_notified", [True, False])
-def test_it_returns_although_a_function_of_foreach_batch_does_not(
+def test_run_returns_although_a_foreach_batch_function_hangs(
     can_be_notified: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Spark Connect a query cannot receive a request to leave while the batch has all cores."""
+    """With Spark Connect, a query cannot receive a request to leave while the batch uses all cores."""
     query: Any = Hanging()
     if not can_be_notified:
         monkeypatch.setattr(running, "hand_over", lambda query, timeout: query.never.wait(60))
@@ -66,7 +66,7 @@ def test_it_returns_although_a_function_of_foreach_batch_does_not(
     query.never.set()
 
 
-def test_it_raises_the_error_of_a_query_beside_one_that_hangs() -> None:
+def test_run_raises_a_querys_error_while_another_query_hangs() -> None:
     hanging: Any = Hanging()
     failed: Any = Hanging(ValueError("this one"))
     failed.never.set()
@@ -78,7 +78,7 @@ def test_it_raises_the_error_of_a_query_beside_one_that_hangs() -> None:
 
 
 class DeadJvm:
-    """py4j's view of a killed JVM: every name can be looked up, every call fails."""
+    """py4j's view of a killed JVM: every name can be looked up, but every call fails."""
 
     def __getattr__(self, name: str) -> DeadJvm:
         return self
@@ -87,7 +87,7 @@ class DeadJvm:
         raise Py4JError("connection refused")
 
 
-def test_a_killed_jvm_ends_in_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_jvm_raises_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Lost(Hanging):
         @property
         def isActive(self) -> bool:

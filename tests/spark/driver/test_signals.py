@@ -1,4 +1,4 @@
-"""Signals while `run` waits. `tests/spark/test_run.py` has them with a Spark."""
+"""Signals while `run` waits; `tests/spark/test_run.py` tests them with Spark."""
 
 from __future__ import annotations
 
