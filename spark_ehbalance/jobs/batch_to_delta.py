@@ -1,5 +1,5 @@
-"""Writes a hub's events of a time range into a Delta table, which may already contain some of them, and to which
-queries may write meanwhile."""
+"""Writes a hub's events of a time range to a Delta table. The table may already contain some of them, and queries may
+write to it at the same time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _options(options: Mapping[str, str]) -> Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
-    """The settings of `batch_to_delta`; `from_` is the setting `from`."""
+    """The settings of `batch_to_delta`; the field `from_` is the setting `from`."""
 
     table: str = required(parse_table)
     from_: datetime = required(_time)
@@ -70,8 +70,8 @@ class Settings(JobSettings):
 
 
 def split(ranges: Sequence[OffsetRange], max_events: int) -> list[dict[str, tuple[int, int]]]:
-    """The `ranges` in parts of about `max_events`. A part maps each partition to its first sequence number and the one
-    after its last."""
+    """Split the `ranges` into parts of about `max_events` events. A part maps each partition to its first sequence
+    number and its end (exclusive)."""
     count = -(-sum(span.end - span.start for span in ranges) // max_events)
 
     def cut(span: OffsetRange, part: int) -> int:
@@ -81,7 +81,7 @@ def split(ranges: Sequence[OffsetRange], max_events: int) -> list[dict[str, tupl
 
 
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
-    """Insert the `rows` of the range's events that the table does not contain, and print their number.
+    """Insert the `rows` of those events in the range that the table does not contain yet, and print their number.
 
     Raises `SettingError` if `to` is in the future.
     """
@@ -99,7 +99,7 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     parts = split(batch_ranges(options), settings.max_events_per_commit)
     total_read = total_present = 0
     for number, part in enumerate(parts, 1):
-        # For partitions outside the part, both positions are the latest one, so that nothing is read from them.
+        # Partitions outside the part start and end at `latest`, so nothing is read from them.
         ends = [json.dumps({**{p: {"next": cut[edge]} for p, cut in part.items()}, "*": "latest"}) for edge in (0, 1)]
         reader = spark.read.format("ehbalance").options(**settings.source)
         events = reader.options(startingPosition=ends[0], endingPosition=ends[1]).load()
@@ -110,8 +110,8 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
 
 
 def _check_retention(options: Options, begin: datetime) -> int | None:
-    """Warn about partitions that may have lost events of the range, because their first retained event is in the range
-    and is not their first event ever. Returns the hub's creation time in milliseconds since 1970."""
+    """Warn about partitions that may have lost events of the range: their first retained event is in the range, but is
+    not the first event they ever received. Returns the hub's creation time in milliseconds since 1970."""
     trimmed = []
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(metadata.partition_ids())

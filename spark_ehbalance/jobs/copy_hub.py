@@ -1,7 +1,8 @@
-"""Copies a stream from a hub to another one: bodies, keys, and properties with their types. The events of a key stay in
-order.
+"""Copies a stream from one hub to another: bodies, keys, and properties with their types. Events with the same key stay
+in order.
 
-An event that cannot be sent fails the job, is skipped, or is written to a table, exactly once.
+Depending on the settings, an event that cannot be sent fails the job, is skipped, or is written to a table exactly
+once.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ SINK_SECRET = "EHBALANCE_SINK_CONNECTION_STRING"
 
 _LOG = logger(__name__)
 
-#: The log text about the properties of an event that a copy loses.
+#: Log message that lists what a copy loses.
 _NOT_COPIED = (
-    "not copied: sequence numbers, offsets, enqueued times and publishers, which the service sets; properties of the "
-    "message that are empty or 0; types without JSON: UUIDs, decimals, characters, lists and maps in properties are "
-    "sent as text, times as numbers, and bodies that are AMQP values or sequences as the bytes of their text"
+    "not copied: sequence numbers, offsets, enqueued times and publishers, because the service sets them; message "
+    "properties that are empty or 0; types that JSON lacks: UUIDs, decimals, characters, lists and maps in properties "
+    "are sent as strings, times as numbers, and AMQP value and sequence bodies as the bytes of their text"
 )
 
 #: Columns that only the table of unsendable events contains.
@@ -56,7 +57,7 @@ _TYPED = {"jsonProperties": "true"}
 #: Options that would break a copy (in lower case), with the reasons.
 _FORBIDDEN = {
     "jsonproperties": "the job sets it to true, to keep the types of properties",
-    "minpartitions": "several tasks would send the events of a key, so their order would be lost",
+    "minpartitions": "several tasks would send events with the same key, so their order would be lost",
 }
 
 
@@ -133,7 +134,7 @@ def _identity(connection: Connection) -> tuple[str, object]:
 
 
 def _send_or_store(table: str, sink: Mapping[str, str], batch: DataFrame, number: int) -> None:
-    batch.persist()  # so that the two writes read only once
+    batch.persist()  # so that both writes use the same read
     try:
         sent = batch.drop(*EVENT_COLUMNS)
         write_once(unsendable(batch, write_options(sink), sent.columns), number, table)

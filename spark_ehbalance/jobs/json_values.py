@@ -1,4 +1,4 @@
-"""Converts JSON objects to values of Spark's types. Rejects a value that could not be written back as it was sent."""
+"""Converts JSON objects to values of Spark's types. Rejects values that cannot be converted back to what was sent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import numpy
 import pyarrow as pa
 import pyspark.sql.types as T
 
-#: Converts a parsed JSON value that is not null. A reader is a conversion together with the Arrow type of its results.
+#: Converts a non-null JSON value. A reader is such a function together with the Arrow type of its results.
 _Convert = Callable[[Any], Any]
 _Reader = tuple[_Convert, pa.DataType]
 
-#: Maximum number of characters of a value, or of its path, in a reason.
+#: Maximum number of characters of a value or path shown in a reason.
 _MAX_SHOWN = 100
 
 #: Maximum number of different names in a body. Spark's Python workers hash without a random seed (PYTHONHASHSEED=0), so
@@ -43,9 +43,9 @@ _INTEGERS: dict[type[T.DataType], tuple[int, pa.DataType]] = {
     T.IntegerType: (32, pa.int32()),
     T.LongType: (64, pa.int64()),
 }
-#: Limits of the number of fields that a body sets. An empty object of three bytes sets all fields of its struct to
+#: Limits on the number of fields that a body sets. An empty object of three bytes sets all fields of its struct to
 #: null. 1 MB of such objects in a struct with 60 fields made a JVM with 1 GB run out of memory; 10 MB with 4 fields per
-#: byte did not. Objects with values have less than one field per 4 bytes.
+#: byte did not. Objects with values have fewer than one field per 4 bytes.
 _MAX_FIELDS, _FIELDS_PER_BYTE = 100_000, 4
 
 _SPECIAL = {"NaN", "Infinity", "-Infinity"}
@@ -59,13 +59,13 @@ class RejectedError(Exception):
         self.problem, self.path = problem, path
 
     def inside(self, name: str) -> RejectedError:
-        """The same error, for the value that contains this value under `name`."""
+        """The same error for the enclosing value, which contains this one under `name`."""
         path = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return RejectedError(self.problem, f"{name}{path}")
 
     @property
     def reason(self) -> str:
-        """The problem and the field in which it is, on one line."""
+        """The problem and the affected field, on one line."""
         text = f"field {_cut(self.path)} {self.problem}" if self.path else self.problem
         return text.encode("utf-8", "replace").decode()
 
@@ -75,7 +75,7 @@ def _cut(text: str) -> str:
 
 
 class _Number(str):
-    """A number as it was sent."""
+    """The text of a number, as sent."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class JsonReader:
     """Parses bodies according to a schema. `type` is the Arrow type of the struct."""
 
     def __init__(self, schema: T.StructType) -> None:
-        """Raises `ValueError` if the schema contains a type as which JSON cannot be parsed."""
+        """Raises `ValueError` if the schema contains a type that JSON cannot be parsed as."""
         self._budget = _Budget()
         self._convert, self.type = _struct(schema, self._budget)
         self._decoder = json.JSONDecoder(
@@ -192,7 +192,7 @@ def _struct(kind: T.StructType, budget: _Budget) -> _Reader:
             value = sent.get(name)
             try:
                 if value is None and not nullable:
-                    raise RejectedError("is missing or null, and NOT NULL in the schema")
+                    raise RejectedError("is missing or null, but NOT NULL in the schema")
                 stored[name] = None if value is None else read(value)
             except RejectedError as error:
                 raise error.inside(name) from None
@@ -238,7 +238,8 @@ def _map(kind: T.MapType, budget: _Budget) -> _Reader:
 
 
 def _leaf(kind: T.DataType) -> _Reader:
-    """The reader of a type without inner types. Its conversion raises TypeError, ValueError or ArithmeticError."""
+    """The reader for a type that contains no other types. Its conversion raises TypeError, ValueError or
+    ArithmeticError."""
     if isinstance(kind, T.StringType):
         return _string, pa.string()
     if type(kind) in _INTEGERS:
@@ -264,7 +265,7 @@ def _leaf(kind: T.DataType) -> _Reader:
 
 
 def _string(sent: Any) -> str:
-    """A string unchanged, and any other value as its JSON text, with numbers as they were sent."""
+    """A string unchanged; any other value as JSON text, with its numbers as sent."""
     text = sent if isinstance(sent, str) else _json(sent)
     if not text.isascii():
         text.encode()  # JSON can escape half of a surrogate pair, which UTF-8 cannot encode

@@ -1,7 +1,7 @@
-"""Writes a stream of JSON into a Delta table of its fields, and rejected events into another table, both exactly once.
+"""Parses a stream of JSON events into a Delta table, and writes rejected events to another table, each exactly once.
 
 Each table has its own marks. If the job dies between the two writes, the batch is read again, by this query or by the
-next owner of its partitions, because it is checkpointed only after both writes; the first table then skips it.
+next owner of its partitions, because it is checkpointed only after both writes; the first write is then skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _schema(text: str) -> str:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ValueError(f"a file that the driver can read ({reason})") from None
     if not text:
-        raise ValueError("a schema in DDL, or file:PATH of one")
+        raise ValueError("a schema in DDL, or file:PATH if it is in a file")
     return text
 
 
@@ -76,12 +76,12 @@ class Settings(JobSettings):
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
     """Start the query. It applies `rows` to the parsed events, whose fields are in the struct `value`, and appends the
-    result to the table; it appends the other events to the table of rejected events. Raises `SettingError` for an
-    invalid schema."""
+    result to the table. Rejected events are appended to their own table. Raises `SettingError` for an invalid
+    schema."""
     parser = Parser(spark, settings.schema)
 
     def write(batch: DataFrame, number: int) -> None:
-        parsed = parser.parse(batch).persist()  # so that the two writes read and parse only once
+        parsed = parser.parse(batch).persist()  # so that both writes use the same read
         try:
             write_once(rows(parsed.where(f"{REASON} IS NULL")), number, settings.table)
             rejected = parsed.where(f"{REASON} IS NOT NULL")

@@ -24,11 +24,11 @@ VALUE, REASON = "value", "reason"
 #: Columns of the event that the tables contain in addition to the parsed fields.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: The setting that limits how many bodies a Python worker holds at once, and its value. A body has up to 1 MB, or up to
-#: 20 MB on dedicated clusters.
+#: The setting that limits how many bodies a Python worker holds at once, and its value. A body can be up to 1 MB, or up
+#: to 20 MB on dedicated clusters.
 _BATCH_SIZE = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
 
-#: The text to replace in a schema's JSON, and its replacement, to make all fields nullable.
+#: Replacing the first string with the second in a schema's JSON makes all fields nullable.
 _NULLABLE = ('"nullable":false', '"nullable":true')
 
 

@@ -29,16 +29,16 @@ FAILED, REFUSED = 1, 2
 
 
 def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | None]) -> None:
-    """Run `work` with the job's settings, an instance of `kind`. If `work` returns a query, waits for it, and stops it
-    gracefully at SIGTERM and SIGINT.
+    """Run `work` with the job's settings, an instance of `kind`. If `work` returns a query, wait for it, and stop it
+    gracefully on SIGTERM or SIGINT.
 
-    Exits with 2 for an invalid setting, including a `SettingError` raised by `work`, and with 1 for an error of Spark
-    or this package; in each case, prints one line to standard error. Returns when the job has ended or its query was
-    stopped.
+    Exits with 2 for an invalid setting, including a `SettingError` raised by `work`, and with 1 for an error from Spark
+    or this package; in each case, prints one line to standard error. Returns when the job has ended or its query has
+    been stopped.
     """
     if is_remote() or "SPARK_REMOTE" in os.environ:
-        _end(REFUSED, "this job needs its own driver: submit it without --remote and SPARK_REMOTE")
-    SparkContext._ensure_initialized()  # connects to the JVM of spark-submit for its properties; starts no Spark
+        _end(REFUSED, "this job needs its own driver: submit it without --remote, and unset SPARK_REMOTE")
+    SparkContext._ensure_initialized()  # connects to spark-submit's JVM to read its properties; does not start Spark
     try:
         conf = dict(SparkConf().getAll())
         settings = kind.read(conf, os.environ)
@@ -60,7 +60,7 @@ def print_progress(text: str) -> None:
 
 
 def single_line(error: Exception) -> str:
-    """The error on one line. If Spark's text contains an error of this package, returns only that."""
+    """The error on one line. If Spark's message contains an error from this package, only that error is returned."""
     text = str(error)
     if isinstance(error, EhBalanceError):
         return text
@@ -74,8 +74,8 @@ def _end(code: int, text: str) -> NoReturn:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether two settings name the same table, or one table's folder contains the other's, as far as their texts
-    show."""
+    """Whether two settings name the same table, or one table's folder contains the other's, judging only by the text of
+    the settings."""
     if is_path(one) != is_path(other):
         return False
     first, second = (_folder(table) if is_path(table) else _whole_name(table) for table in (one, other))
@@ -91,6 +91,7 @@ def _folder(text: str) -> str:
 
 
 def _whole_name(text: str) -> str:
-    """A name in the catalog in lower case, completed with Spark's default catalog and schema, and ending with a dot."""
+    """The full name of a table in the catalog, in lower case, with Spark's default catalog and schema, and ending with
+    a dot."""
     parts = [part.strip("`").lower() for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
     return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."

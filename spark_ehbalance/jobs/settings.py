@@ -26,16 +26,16 @@ _S = TypeVar("_S", bound="JobSettings")
 #: `SettingError`.
 CheckOptions = Callable[[str, Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
-#: Options of a hub whose values are paths, in lower case.
+#: Hub options whose values are paths, in lower case.
 _PATHS = ("leasetable", "cafile")
 
 
 class SettingError(OptionError):
-    """A setting of a job is missing, invalid, or contradicts another."""
+    """A setting of a job is missing or invalid, or contradicts another one."""
 
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
-    """A setting without a default; see `option_field`. `parse` raises `ValueError` for an empty text."""
+    """A setting without a default; see `option_field`. `parse` raises `ValueError` for an empty string."""
     return dataclasses.field(metadata={"spec": OptionSpec(parse, meaning)})
 
 
@@ -61,7 +61,7 @@ def parse_table(text: str) -> str:
 
 
 def parse_trigger(text: str) -> Mapping[str, Any]:
-    """Parses the setting for when a query's batches start into the arguments of Spark's `trigger`."""
+    """Parses a trigger into the arguments of Spark's `trigger`."""
     if text == "availableNow":
         return {"availableNow": True}
     try:
@@ -82,7 +82,7 @@ def refuse_secret(name: str, text: str) -> None:
 
 
 def unknown_setting(name: str, allowed: list[str]) -> SettingError:
-    """The error for a setting `name` that is not one of those `allowed`."""
+    """The error for the unknown setting `name`; `allowed` are the valid names."""
     return SettingError(
         "EHB_OPTION_UNKNOWN", option=redacted(name), where="this job", hint=f"; its settings are {', '.join(allowed)}"
     )
@@ -91,7 +91,7 @@ def unknown_setting(name: str, allowed: list[str]) -> SettingError:
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
     """The base class of a job's settings. A subclass has fields made by `required`, `option_field` and `group`. It may
-    define `__post_init__` to check that its settings are compatible; that raises `SettingError` if not."""
+    define a `__post_init__` that raises `SettingError` if its settings are incompatible."""
 
     @classmethod
     def read(cls: type[_S], conf: Mapping[str, str], environment: Mapping[str, str]) -> _S:
@@ -148,13 +148,13 @@ def _invalid(name: str, text: str, allowed: str) -> SettingError:
     return SettingError("EHB_OPTION_INVALID", option=PREFIX + name, value=redacted(text), allowed=allowed)
 
 
-# --- the options of a hub: `source.*` to read it, `sink.*` to write it
+# --- the options of a hub: `source.*` to read from it, `sink.*` to write to it
 
 #: Environment variable with the connection string of the hub to read. It is not a property, because command lines and
 #: Spark's UI show properties to everybody.
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
-#: Prefixes of the names of options for secrets, in lower case.
+#: Name prefixes of options for secrets, in lower case.
 _SECRETS = ("connectionstring", "clientsecret", "storagesecrets.")
 
 
@@ -182,7 +182,7 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
 
 
 def _with_prefix(prefix: str, error: OptionError) -> SettingError:
-    """An option's error, with the option's name replaced by the setting's, which has this prefix."""
+    """The error, with the option's name replaced with the setting's, which begins with `prefix`."""
     parameters = dict(error.parameters)
     for name in {"option", "options"} & parameters.keys():
         parameters[name] = prefix + str(parameters[name]).strip("'")
@@ -204,5 +204,5 @@ def _with_secret(
             option=f"{variable} or {namespace}",
             reason="one of them must name the event hub's namespace",
         )
-    # Plans and event logs show only the reference.
+    # Spark's query plans and event logs then show only the reference.
     return {**options, "connectionString": f"env:{variable}"} if has_secret else options

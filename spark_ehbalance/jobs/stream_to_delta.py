@@ -1,4 +1,4 @@
-"""Writes a stream into a Delta table, exactly once."""
+"""Writes a stream to a Delta table, exactly once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Settings(JobSettings):
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that appends `rows` of the hub's events to the table."""
+    """Start the query. It applies `rows` to the hub's events, and appends the result to the table."""
     events = spark.readStream.format("ehbalance").options(**settings.source).load()
     writer = rows(events).writeStream.outputMode("append").trigger(**settings.trigger)
     writer = writer.option("checkpointLocation", settings.checkpoint_location)

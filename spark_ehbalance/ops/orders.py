@@ -18,7 +18,7 @@ from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, Storag
 from spark_ehbalance.ops.common import check_group, check_hub, echo, hub_states, now_ms, operator, order
 from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.start_checks import CLOCKS_DIFFER
+from spark_ehbalance.query.start_checks import CLOCK_TOLERANCE
 from spark_ehbalance.settings.parsing import duration_text, parse_duration
 from spark_ehbalance.settings.secrets import redacted
 
@@ -174,7 +174,7 @@ def _position(to: str) -> UnresolvedPosition:
         position = parse_position(to)
     except ValueError as allowed:
         raise OptionError("EHB_OPTION_INVALID", option="--to", value=redacted(to), allowed=allowed) from None
-    if isinstance(position, datetime) and position > datetime.now(timezone.utc) + CLOCKS_DIFFER:
+    if isinstance(position, datetime) and position > datetime.now(timezone.utc) + CLOCK_TOLERANCE:
         past = "a time in the past, or latest"
         raise OptionError("EHB_OPTION_INVALID", option="--to", value=redacted(to), allowed=past)
     return position

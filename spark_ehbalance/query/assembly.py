@@ -1,4 +1,4 @@
-"""Assemble and start the planner of one query: hub watcher, lease keeper, control socket, load meters."""
+"""Assemble and start the planner of one query, with its hub watcher, lease keeper and control socket."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def start_planner(
     *,
     full_share: bool = True,
 ) -> Planner:
-    """The planner of a query that reads as `owner`, started and joined to its group. `Planner.stop` ends it.
+    """Start the planner of a query that reads as `owner`, and join its group. `Planner.stop` ends the planner.
 
     `finished` is the end of the last batch that the sink finished in an earlier process of the query, `unfinished` the
-    end of a logged unfinished batch; both are in Spark's checkpoint. Without `full_share` a part of the query's share
-    is enough for the first batch: reading the states of 1,000 partitions takes 40 s. A first start with `latest` reads
-    all states in any case.
+    end of a logged unfinished batch; both are in Spark's checkpoint. Without `full_share`, the first batch may start
+    with a part of the query's share, because reading the states of 1,000 partitions takes 40 s. A first start with
+    `latest` reads all states in any case.
 
-    Raises, before creating anything, if hub or store are unreachable or do not match: `HubUnavailableError`,
-    `OptionError`, `DataLossError`, `StoreError`.
+    If the hub or the store is unreachable, or they do not match, raises an error before creating anything:
+    `HubUnavailableError`, `OptionError`, `DataLossError`, `StoreError`.
     """
     logged = Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
     changed, run = threading.Event(), uuid.uuid4().hex
@@ -76,10 +76,11 @@ def start_planner(
         options.starting_position,
         options.receiver_timeout,
         changed,
-        patience=options.lease_duration / 3,  # no lease is renewed meanwhile
+        patience=options.lease_duration / 3,  # no lease is renewed during a request
         remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
     )
-    # A first batch without partitions is an initial offset too; writers find the planner by its logged lineage.
+    # Even an initial offset needs a lineage: it may be logged as an empty first batch, and writers find the planner by
+    # it.
     lineage = logged.unfinished.lineage or logged.finished.lineage or uuid.uuid4().hex
     group = group_name(options.lease_table)
     query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
@@ -118,8 +119,8 @@ def start_planner(
 
 
 def wait_until_joined(keeper: Keeper, patience: float, *, full_share: bool = True) -> bool:
-    """Wait until the query owns its share (without `full_share`, a part), as long as it gains partitions every
-    `patience` seconds: the position of each new partition must be read. Returns whether it does."""
+    """Wait until the query owns its share (without `full_share`, a part of it), and return True. Return False if it
+    gains no partition for `patience` seconds."""
     owned = 0
     while not keeper.wait_balanced(patience, full_share=full_share):
         if len(keeper.readable()) <= owned:
@@ -161,14 +162,14 @@ def _member(options: Options, query: StreamOffset, place: _RecoveredState, logge
 
 
 def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _RecoveredState:
-    """Check that checkpoint, hub and lease table belong together; create the table at a first start."""
+    """Check that checkpoint, hub and lease table belong together; create the table on a first start."""
     assert query.hub is not None, "the hub is connected"
     if options.lease_table is None:
         check_consistency(options, logged.last, None, query.hub)
         ends: Mapping[str, Position] = {}
         if logged.last.is_initial:
             check_start(options, states_at_start(options, hub))
-            if logged.last.first_start is None:  # a later start must not begin later
+            if logged.last.first_start is None:  # a restart must not begin at a later position
                 ends = hub.latest_ends(hub.partition_ids())
         return _RecoveredState(logged.finished_progress(), EarlierBatches(logged.finished), ends)
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()

@@ -14,10 +14,11 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class BatchInFlight:
-    """The batch that ends at `end`, and the `ranges` to read of it.
+    """The batch that ends at `end`, and its `ranges` to read.
 
-    These are the ranges in `end` if this process `planned` the batch. A replay of an earlier process's batch has only
-    its remaining ranges; the partitions in `sought` were moved by a seek since. `finished`: this or a later batch.
+    These are the ranges in `end` if this process `planned` the batch. If it replays an earlier process's batch, these
+    are the remaining ranges, and a seek has since moved the partitions in `sought`. `finished`: the sink has finished
+    this or a later batch.
     """
 
     end: StreamOffset
@@ -32,11 +33,11 @@ class BatchInFlight:
         return {partition: range_ for partition, range_ in self.ranges.items() if len(range_)}
 
     def progress(self) -> dict[str, Progress]:
-        """The partitions' progress once the sink has finished the batch, without the sought ones."""
+        """The progress of the partitions, except the sought ones, once the sink has finished the batch."""
         return progress_of({p: range_ for p, range_ in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """The `read` partitions that were taken or stalled since, and a warning for each whose events will not be
+        """The `read` partitions that have since been taken or stalled, and a warning for each whose events will not be
         read again."""
         lost = [
             range_

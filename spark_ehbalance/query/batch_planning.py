@@ -25,7 +25,7 @@ class Request(enum.Enum):
     """What to request from the hub before planning again."""
 
     #: The states of the owned partitions: a position is outside the last known retained events, perhaps because another
-    #: member set it since.
+    #: member has set it since.
     REFRESH = enum.auto()
     #: The newest events of the owned partitions, if the hub answers soon: the next batch, which may come much later,
     #: should include the events that arrived during the last one.
@@ -36,8 +36,8 @@ class Request(enum.Enum):
 class PlanInputs:
     """The inputs of a batch plan.
 
-    `progress` is the sink's, which may be ahead of the checkpoints in `owned`. `fixed_ends` are the final ends of
-    reading (`Trigger.AvailableNow`), `limit` is the maximum number of events.
+    `progress` is the sink's progress, which may be ahead of the checkpoints in `owned`. `fixed_ends` are the ends at
+    which reading stops (`Trigger.AvailableNow`), and `limit` is the maximum number of events.
     """
 
     owned: Mapping[str, OwnedLease]
@@ -46,11 +46,11 @@ class PlanInputs:
     fixed_ends: Mapping[str, int] | None = None
     limit: int | None = None
     fail_on_data_loss: bool = True
-    #: A batch has ended since the last plan, and newer events were not requested yet.
+    #: A batch has ended since the last plan, and newer events have not been requested yet.
     batch_ended: bool = False
     #: The states are newer than `owned`.
     refreshed: bool = False
-    #: Partitions to omit: whether a geo-replicated hub has the event before their position is unknown.
+    #: Partitions to omit, because it is unknown whether a geo-replicated hub has the event before their position.
     unverified: Collection[str] = ()
     #: Sequence numbers at which reading of stalled partitions stops.
     readable: Mapping[str, int] = field(default_factory=dict)
@@ -75,8 +75,8 @@ class BatchPlan:
 
 
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
-    """The next batch, or a request to the hub before it. Raises `DataLossError` for lost events with
-    `fail_on_data_loss`."""
+    """The next batch, or a request to send to the hub first. With `fail_on_data_loss`, raises `DataLossError` if events
+    are lost."""
     known = {p: position for p, position in positions_of(inputs).items() if p not in inputs.unverified}
     if not inputs.refreshed and any(
         not inputs.states[p].begin <= position.next <= inputs.states[p].end for p, position in known.items()
@@ -127,7 +127,7 @@ def omitted_partitions(
 
 
 def _with_offsets(planned: OffsetRange, before: Position, state: PartitionState) -> OffsetRange:
-    """The range with the known offsets of the events before its ends."""
+    """The range with the known offsets of the events before its start and its end."""
     start = before.offset if names_event(before.offset) and before.next == planned.start else None
     end = state.last_offset if planned.end == state.end and names_event(state.last_offset) else None
     return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
@@ -152,12 +152,13 @@ def positions_of(inputs: PlanInputs) -> dict[str, Position]:
 
 
 def position_under(epoch: int, progress: Progress | None, checkpoint: _Checkpoint) -> Position | _Checkpoint:
-    """Where reading continues in a lease's `epoch`: after progress made under it, else at the checkpoint."""
+    """Where reading continues in a lease's `epoch`: after the progress made in that epoch, or else at the
+    checkpoint."""
     return progress.position if progress is not None and progress.epoch == epoch else checkpoint
 
 
 def _backlogs(inputs: PlanInputs, positions: Mapping[str, int]) -> dict[str, int]:
-    """The number of events to read of each partition that has any."""
+    """The number of events to read from each partition that has any."""
     ends = {p: min(inputs.states[p].end, inputs.readable.get(p, inputs.states[p].end)) for p in positions}
     if inputs.fixed_ends is not None:
         ends = {partition: min(end, inputs.fixed_ends.get(partition, 0)) for partition, end in ends.items()}

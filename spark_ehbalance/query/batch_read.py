@@ -20,14 +20,14 @@ _LOG = logger(__name__)
 def batch_ranges(options: Options) -> list[OffsetRange]:
     """The range of each partition that has events to read.
 
-    Raises `HubUnavailableError`; `MissingError` if hub or consumer group do not exist; `DataLossError`;
-    `OptionError` if a position lies beyond the last event, or an end before the start, or if the positions do not fit
+    Raises `HubUnavailableError`; `MissingError` if the hub or consumer group does not exist; `DataLossError`;
+    `OptionError` if a position lies beyond the last event, or an end before its start, or if the positions do not match
     the hub's partitions.
     """
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
         states = metadata.partition_states(partitions)
-    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail
+    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks start
     options.starting_position.check(partitions)
     options.ending_position.check(partitions)
     check_start(options, states)

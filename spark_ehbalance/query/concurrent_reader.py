@@ -15,10 +15,10 @@ Reader = Callable[[threading.Event], Generator[_T, None, object]]
 
 
 def read_concurrently(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
-    """The items of all `readers` in the order of arrival, which keeps each reader's order.
+    """The items of all `readers` in order of arrival, so the items of each reader stay in order.
 
-    Raises the error of the first reader that fails. All readers have ended when this ends, so no thread still uses a
-    receiver that is kept for the next task.
+    Raises the error of the first reader that fails. All readers have ended when the iteration ends, so no thread still
+    uses a receiver that is kept for the next task.
     """
     ended = threading.Event()
     if len(readers) == 1:
@@ -64,6 +64,6 @@ def _read(reader: Reader[_T], ended: threading.Event, arrived: queue.Queue[_T | 
                 arrived.put(item)
                 if ended.is_set():
                     break
-    except BaseException as raised:  # any: `read_concurrently` waits for this thread's `_End`
+    except BaseException as raised:  # every error, because `read_concurrently` waits for `_End`
         error = raised
     arrived.put(_End(error))

@@ -15,7 +15,7 @@ from spark_ehbalance.text import format_time
 def mismatch(
     known: StreamOffset, found: Snapshot | None, hub: HubReference, location: str | None
 ) -> DataLossError | None:
-    """The error of a query that must not continue from the checkpoint that ends with `known`; None if it may.
+    """The error to raise if the query must not continue from its checkpoint, which ends with `known`; otherwise None.
 
     `found` is the lease table at `location`; None if there is none. `hub` is the event hub that was found.
     """
@@ -27,14 +27,14 @@ def mismatch(
 
 
 def changed_hub(part: str, known: HubReference | None, found: HubReference) -> DataLossError | None:
-    """The error of a `part` that contains positions of another hub `known`; None if it is the same one."""
+    """The error to raise if `part` contains positions of a hub (`known`) other than `found`; otherwise None."""
     if known is None or not known.is_another(found):
         return None
     return DataLossError("EHB_HUB_RECREATED", part=part, known=known, found=found)
 
 
 def hub_mismatch(found: Snapshot, hub: HubReference) -> DataLossError | None:
-    """The error of a lease table that contains positions of another hub created under the same name."""
+    """The error to raise if the lease table contains positions of an earlier hub with the same name; otherwise None."""
     known = HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
     return changed_hub("lease table", known, hub)
 
@@ -65,7 +65,7 @@ def _stale_lease(known: StreamOffset, found: Snapshot) -> DataLossError | None:
             return _stale(f"epoch of partition {partition}", epoch, lease.epoch)
         if lease.epoch > epoch or epoch == 0:
             continue
-        # Each change of owner and each seek raises the epoch, unless a rolled-back table raises it again.
+        # Each change of owner and each seek raises the epoch. Only a rolled-back table can reach the same epoch again.
         if lease.owner not in (None, known.owner):
             return _stale(f"owner of partition {partition} in epoch {epoch}", known.owner, lease.owner)
         tenure = known.ranges[partition].since_ms if partition in known.ranges else 0
@@ -92,8 +92,8 @@ def _changed_run(known: StreamOffset, found: Snapshot) -> DataLossError | None:
 
 
 def _continues(known: StreamOffset, record: QueryRecord) -> bool:
-    """Whether the last run of the query began with `known`, or planned it: the table learns of a batch after Spark's
-    log. A run that left in order (its record is empty) reported its last batch."""
+    """Whether the last run of the query began with `known`, or planned it: a batch is recorded in the lease table only
+    after Spark's log. A run that shut down cleanly (its record is empty) reported its last batch."""
     if record.begun == known.batch:
         return record.planner == known.run
     return record.begun < known.batch and record.run in ("", known.run)

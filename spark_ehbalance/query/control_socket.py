@@ -1,8 +1,9 @@
-"""The control socket, through which a query's driver reports finished batches to the planner and requests to leave.
+"""The control socket, through which a query's driver reports finished batches to the planner and makes it leave the
+group.
 
 Spark reports the end of a batch only with its next request, which comes minutes later if the trigger interval is long.
 So the planner, which is a separate process, listens on a local socket whose name is derived from its `PlannerAddress`.
-The senders are processes of the same user on the same machine: the listener of `spark_ehbalance.register`,
+The senders are run by the same user on the same machine: the listener of `spark_ehbalance.register`,
 `spark_ehbalance.stop`, and tasks. Without these messages (for example, on systems without Unix sockets), handovers wait
 for the next trigger.
 
@@ -29,7 +30,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Maximum size of a message in bytes; an offset with 2,000 partitions has 120 KB.
+#: Maximum size of a message in bytes; an offset for 2,000 partitions takes 120 KB.
 MAX_MESSAGE_BYTES = 1 << 20
 
 #: Maximum time for one message in seconds, long enough even for a busy machine.
@@ -64,29 +65,29 @@ def socket_path(planner: PlannerAddress) -> Path:
 
 
 def send(planner: PlannerAddress, message: dict[str, Any]) -> Answer | None:
-    """Send `message` to the planner and return its answer: False also if the planner does not answer in time, and None
-    if it does not exist on this machine or failed to handle the message."""
+    """Send `message` to the planner and return its answer. Returns False if the planner does not answer in time, and
+    None if it does not exist on this machine or failed to handle the message."""
     try:
         return _send_to_path(_path(planner), message)
     except OSError:
         return None
 
 
-def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
+def send_until_accepted(planner: PlannerAddress, message: dict[str, Any]) -> bool:
     """Send `message` to the planner, then to the user's other planners on this machine until one of them answers yes.
     Returns whether one did. If `send` to the first planner returns None, the others are not contacted."""
     if send(planner, message) is None:
         return False
     own = _path(planner)
     for path in own.parent.iterdir():
-        with contextlib.suppress(OSError):  # the planner was killed and left its socket
+        with contextlib.suppress(OSError):  # the planner was killed and left its socket behind
             if path != own and _send_to_path(path, message) is True:
                 return True
     return False
 
 
 def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
-    """Send `question` to the planner and return the object that it answers. Returns None if the planner does not answer
+    """Send `question` to the planner and return the object in its answer. Returns None if the planner does not answer
     in time, fails to handle the question, or answers with anything but an object.
 
     Raises `ConnectionError` if the planner does not exist on this machine.
@@ -101,7 +102,7 @@ def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any]
 
 
 def _path(planner: PlannerAddress) -> Path:
-    """The path of the planner's socket, or of the planner's address without its JVM if that socket does not exist."""
+    """The path of the planner's socket; if it does not exist, the path for the same address without the JVM."""
     path = socket_path(planner)
     return path if path.exists() else socket_path(planner._replace(jvm=0))
 
@@ -144,11 +145,11 @@ class PlannerControl:
         try:
             make_private(_folder())
             with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()  # an earlier process's, which is fenced
+                self._path.unlink()  # left by an earlier process, which is fenced
             listener.bind(str(self._path))
             listener.listen()
             self._inode = self._path.stat().st_ino
-        except OSError as error:  # such as a folder that others can use
+        except OSError as error:  # for example, others have access to the folder
             listener.close()
             _LOG.warning("could not open the control socket; handovers wait for triggers: %s", error)
             return
@@ -162,7 +163,7 @@ class PlannerControl:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread
             with contextlib.suppress(OSError):
-                if self._path.stat().st_ino == self._inode:  # else it is a later process's
+                if self._path.stat().st_ino == self._inode:  # otherwise it belongs to a later process
                     self._path.unlink()
             self._socket.close()
 
@@ -181,12 +182,12 @@ class PlannerControl:
                 answer = handle(json.loads(_receive_all(sender)))
                 text = json.dumps(answer) if isinstance(answer, dict) else "yes" if answer else "no"
                 sender.sendall(text.encode())
-            except BaseException as error:  # any: the query continues
+            except BaseException as error:  # whatever the error, the query must continue
                 _LOG.warning("could not handle a control message: %r", error)
 
 
 def _folder() -> Path:
-    """The sockets' folder: in the temporary folder, or in /tmp if paths there would be too long."""
+    """The sockets' folder: in the temporary folder, or in /tmp if the paths would otherwise be too long."""
     name = f"ehbalance-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name

@@ -8,8 +8,8 @@ is the next input:
     FindOffsets       →  OffsetsFound
     Probe             →  Probed, and HubReported if Spark waits for it
 
-A request of Spark leads through these to its answer: `BatchRequested` to `BatchPlanned`, `RangesRequested` to
-`RangesPlanned`. Its `MemberEngine` decides which partitions it owns.
+These lead from Spark's request to its answer: from `BatchRequested` to `BatchPlanned`, and from `RangesRequested` to
+`RangesPlanned`. The `MemberEngine` decides which partitions the query owns.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _LOAD_INTERVAL = 5.0
 
 @dataclass(slots=True)
 class _Planning:
-    """A batch that is being planned: the `request`, made at monotonic time `since`, what it is planned from, and the
-    plan while offsets are looked up for it."""
+    """A batch that is being planned: the `request`, made at monotonic time `since`, the inputs of the plan, and the
+    plan while its offsets are looked up."""
 
     request: protocol.BatchRequested
     since: float
@@ -76,7 +76,7 @@ class _Replay:
 
 @dataclass(eq=False)
 class QueryEngine:
-    """The decisions of one query. Not thread-safe: a driver with threads calls everything under one lock.
+    """The decisions of one query. Not thread-safe: a multithreaded driver must call all methods under one lock.
 
     `earlier` are the batches of earlier processes. A stalled partition is probed again after `probe_again` seconds.
     """
@@ -112,8 +112,8 @@ class QueryEngine:
         return self.batch is not None and not self.batch.finished
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """The outputs after `input` at `now`. An error ends Spark's request. Inputs of the `MemberEngine` are forwarded
-        to it.
+        """The outputs for `input`, received at `now`. Inputs for the `MemberEngine` are forwarded to it. An error fails
+        Spark's request.
 
         Raises `DataLossError`.
         """
@@ -188,7 +188,7 @@ class QueryEngine:
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Probe the stalled partitions whose probes are due, without delaying others."""
         owned, before, positions = planning.inputs.owned, self._probes, positions_of(planning.inputs)
-        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
+        # With Trigger.AvailableNow there may be no later batch; in Spark 4.0 and 4.1 the first one is the last.
         waits = self._planned_after is None or self.fixed_ends is not None
         self._probes = stalls.update_probes(before, owned, positions, now.monotonic, at_once=waits)
         for line in stalls.warnings(before, self._probes):
@@ -217,22 +217,22 @@ class QueryEngine:
             planning.inputs = replace(planning.inputs, states=hub.states)
         else:
             if planning.requested is Request.REFRESH:
-                self._check_hub(hub)  # which explains a position beyond the hub's end
+                self._check_hub(hub)  # a recreated hub would explain a position beyond its end
             planning.inputs = planning.inputs.after(planning.requested, hub.states)
         return self._plan(planning, now)
 
     @staticmethod
     def _doubts(planning: _Planning, hub: protocol.HubReport) -> bool:
-        """Whether a geo-replicated hub may have been promoted since the batch was requested, so that other events may
-        have the numbers it is planned with: a promotion ends all connections."""
+        """Whether a geo-replicated hub may have been promoted since the batch was requested: a promotion ends all
+        connections. The planned sequence numbers may then belong to other events."""
         positions = positions_of(planning.inputs).values()
         return hub.connection != planning.hub.connection and any(names_event(position.offset) for position in positions)
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
-        """The batch, or a request to the hub before it."""
+        """The batch, or a request to send to the hub first."""
         inputs, owned = planning.inputs, planning.inputs.owned
         if planning.looked_for is None:
-            # A probe that ends later counts for the next batch, as the events at its position were not looked up.
+            # A probe that ends later counts for the next batch, because the event at its position was not looked up.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in owned}
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {
@@ -247,9 +247,9 @@ class QueryEngine:
         if isinstance(plan, Request):
             planning.requested = plan
             return [protocol.Refresh(tuple(owned)) if plan is Request.REFRESH else protocol.CatchUp()]
-        if unnamed := event_check.unnamed_ends(plan, inputs.states):
+        if ends := event_check.ends_without_offset(plan, inputs.states):
             planning.plan = plan
-            return [protocol.FindOffsets(unnamed, _epochs(owned))]
+            return [protocol.FindOffsets(ends, _epochs(owned))]
         return self._begin(planning, plan, now)
 
     def _events_found(self, answer: protocol.EventsFound, now: Clocks) -> list[protocol.Output]:
@@ -279,9 +279,9 @@ class QueryEngine:
         for warning in plan.warnings:
             _LOG.warning(warning)
         if plan.resets:
-            self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
+            self.member.reset(plan.resets)  # so that each reset is reported only once
         owned, ranges = inputs.owned, plan.ranges
-        # The lease table contains the stalled ones.
+        # Stalled partitions are recorded in the lease table.
         sound = [partition for partition, holding in owned.items() if not holding.stall_count]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
@@ -298,8 +298,8 @@ class QueryEngine:
         return [protocol.BatchPlanned(start, ranges, until, self._unread(inputs))]
 
     def _unread(self, inputs: PlanInputs) -> frozenset[str]:
-        """Partitions not read to their fixed ends and not stalled that this member owns or may take; none once it
-        leaves, as it plans nothing more."""
+        """Partitions that this member owns or may take, that are not stalled, and that are not read to their fixed
+        ends. Empty once the member is leaving, because it plans no more batches."""
         if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
         query, unread, me = self.member.query, set(self.without_fixed_end), self.member.author.id
@@ -313,7 +313,7 @@ class QueryEngine:
             position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
             fixed, state = self.fixed_ends.get(partition), inputs.states.get(partition)
             ends = [fixed] if fixed is not None else []
-            ends += [state.end] if state is not None else []  # a promotion of the hub may have lost what is fixed
+            ends += [state.end] if state is not None else []  # a promotion may have lost events before the fixed end
             if position is None or not ends or position.next < min(ends):
                 unread.add(partition)
         return frozenset(unread)
@@ -333,7 +333,7 @@ class QueryEngine:
         owned: Mapping[str, OwnedLease],
         now: Clocks,
     ) -> StreamOffset | None:
-        """The end of the batch, which has begun; None if nothing of it is owned any more."""
+        """Begin the batch and return its end; None if none of its partitions is still owned."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = TableState(self.member.table, self.member.recorded_batch)
         seen = {p: holding.checkpoint.next for p, holding in owned.items()}
@@ -355,8 +355,9 @@ class QueryEngine:
     # --- a logged batch ----------------------------------------------------------------------------------------
 
     def knows_owners(self, end: StreamOffset, now: float) -> bool:
-        """Whether the owners of the partitions of the batch ending at `end` are known: always if this process planned
-        the batch; after a suspension for a lease duration only once the lease table was read."""
+        """Whether the owners of the partitions in the batch that ends at `end` are known. They always are if this
+        process planned the batch. After a suspension for a lease duration, they are known once the lease table has been
+        read."""
         lapsed = self.member.plannable().keys() - self.member.readable(now).keys()
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
 
@@ -365,8 +366,8 @@ class QueryEngine:
         return batch if batch is not None and batch.planned and batch.end == end else None
 
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
-        """Read the batch that ends at `end`: if this process planned it, all partitions that other members have not
-        taken, else the ranges of `plan_replay`."""
+        """Read the batch that ends at `end`: all partitions that other members have not taken if this process planned
+        the batch, otherwise the ranges of `plan_replay`."""
         self.member.record_batch(end.batch, end.run)
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
@@ -378,15 +379,15 @@ class QueryEngine:
         return self._read_again(replay, now)
 
     def _is_taken(self, planned: OffsetRange) -> bool:
-        """Whether another member took the partition since, as after a suspension of this process. Without epochs the
-        range's task detects that."""
+        """Whether another member has taken the partition since it was planned, for example while this process was
+        suspended. Without epochs, the range's task detects this."""
         shared = self.member.settings.capabilities.epochs and isinstance(self.policy, LeaseTableProgress)
         return shared and not self.member.leases[planned.partition].still_owned(planned.epoch, planned.since_ms)
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
         end, self._pending = replay.end, None
         reserved = self.member.begin_batch(_epochs(replay.ranges), now.monotonic)
-        # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
+        # Spark's log keeps the old epochs; once the batch has ended, these ranges are checkpointed with the new ones.
         ranges = {partition: range_ for partition, range_ in replay.ranges.items() if partition in reserved}
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):

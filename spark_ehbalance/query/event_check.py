@@ -2,7 +2,7 @@
 Pure.
 
 The check compares offsets after every new connection and every change of owner, because a promotion ends all
-connections. Numeric offsets are not compared.
+connections. Numeric offsets are not compared, because they are valid in only one region.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Partition → the epoch and the connection under which its event was last found.
+#: Partition → the epoch and the connection under which the event at its position was last found.
 Verified = Mapping[str, tuple[int, float]]
 
 
@@ -42,7 +42,8 @@ def unverified_positions(
 
 
 def bounds(replay: Mapping[str, OffsetRange]) -> tuple[dict[str, Position], dict[str, Position]]:
-    """The positions at the starts and at the ends of the ranges, without positions whose offset names no event."""
+    """The positions at the starts and at the ends of the ranges, without positions whose offset does not identify an
+    event."""
     starts = {p: Position(range_.start - 1, range_.start_offset) for p, range_ in replay.items()}
     ends = {p: Position(range_.end - 1, range_.end_offset) for p, range_ in replay.items()}
     return _naming(starts), _naming(ends)
@@ -55,8 +56,8 @@ def _naming(positions: Mapping[str, Position]) -> dict[str, Position]:
 def known_events(
     positions: Mapping[str, Position], found: Mapping[str, bool], states: Mapping[str, PartitionState]
 ) -> dict[str, bool]:
-    """Partition → whether the hub has the event before its position, for the partitions for which this is known: either
-    `found` contains the hub's answer, or the newer `states` show that there is no event at the position."""
+    """Partition → whether the hub has the event before its position. Contains only partitions for which this is known,
+    from the hub's answer in `found` or because the newer `states` rule the event out."""
     known = dict(found)
     for partition in positions.keys() - found.keys():
         state, position = states.get(partition), positions[partition]
@@ -80,9 +81,9 @@ def replayable(
     states: Mapping[str, PartitionState],
     sought: Callable[[str], bool],
 ) -> dict[str, OffsetRange]:
-    """`replay` without the partitions that lost the events before their `bounds` but were `sought` since: the next
-    batch reads these from the new position. Raises `DataLossError` if a partition lost such an event and was not
-    sought."""
+    """`replay` without the partitions whose events before the `bounds` are lost, but which a seek has moved since: the
+    next batch reads these from the new position. Raises `DataLossError` if such an event is lost and no seek has moved
+    the partition since."""
     gone = set[str]()
     for positions, answer in zip(bounds(replay), found, strict=True):
         known = known_events(positions, answer, states)
@@ -91,9 +92,9 @@ def replayable(
     return {partition: range_ for partition, range_ in replay.items() if partition not in gone}
 
 
-def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[str, int]:
-    """Partition → the last event of its range, if the event's offset must be looked up because it is not the
-    partition's newest. Later checks compare positions with these offsets."""
+def ends_without_offset(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[str, int]:
+    """Partition → the last event of its range, if that event is not the partition's newest, so that its offset must be
+    looked up. Later checks compare positions with these offsets."""
     return {
         partition: range_.end - 1
         for partition, range_ in plan.ranges.items()
@@ -102,9 +103,9 @@ def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[
 
 
 def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offsets: Mapping[str, str]) -> BatchPlan:
-    """The plan with the `offsets` that were found for its `unnamed_ends`."""
+    """The plan with the `offsets` that were found for its `ends_without_offset`."""
     named = {p: offset for p, offset in offsets.items() if names_event(offset)}
-    if missing := sorted(unnamed_ends(plan, states).keys() - named.keys(), key=partition_order):
+    if missing := sorted(ends_without_offset(plan, states).keys() - named.keys(), key=partition_order):
         _LOG.warning(
             "the offsets of the next batch's last events were not found, so if a promotion of the event hub loses "
             "these events, the loss will not be detected: partitions=%s",

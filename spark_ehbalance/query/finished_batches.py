@@ -1,7 +1,7 @@
 """The newest finished batch, inferred from the calls of Spark 4.0 and 4.1. Pure.
 
 From 4.2 on, each call of `latestOffset(start, limit)` means that the batch that ends at `start` is finished. Earlier
-versions call `latestOffset()`, so that the order of calls is the only evidence:
+versions call `latestOffset()`, so the order of calls is the only evidence:
 
     restart               `partitions(e, e)`, where `e` is the newest end in Spark's log
     that batch is re-run  `partitions(s, e)`
@@ -22,7 +22,7 @@ from spark_ehbalance.errors import OptionError
 
 _Offset = Mapping[str, Any]
 
-#: With Spark 4.0 and 4.1, Spark then requests a new batch before it passes the end of the logged one.
+#: With this setting, Spark 4.0 and 4.1 request a new batch before they pass the end of the logged one.
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
@@ -66,8 +66,8 @@ class NewestBatch:
         return NewestBatch(end, BatchState.LOGGED if end == start else BatchState.ANSWERED)
 
     def after_partitions(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
-        """The state after a call of `partitions(start, end)`. Raises `OptionError` if `end` was logged before this
-        process planned a new batch: it has planned without the checkpoint."""
+        """The state after a call of `partitions(start, end)`. Raises `OptionError` if an earlier process logged `end`,
+        but this process has already planned a batch without knowing `end`."""
         if self.newest is not None and end != self.newest:
             reason = "it needs Spark 4.2; with this version, Trigger.AvailableNow reads one batch"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=_WRAPPER, reason=reason)

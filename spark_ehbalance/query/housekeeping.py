@@ -13,7 +13,7 @@ _LOG = logger(__name__)
 
 
 class Housekeeping:
-    """Runs jobs one after the other. Called from one thread; only `finish` waits."""
+    """Runs jobs one after the other. All methods must be called from the same thread; only `finish` waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -24,8 +24,8 @@ class Housekeeping:
         self._problem: str | None = None  # of the last job
 
     def do(self, job: Callable[[], object]) -> None:
-        """Run `job` after the pending ones. An unavailable store is logged, as a warning if the reason is new. Raises
-        any other error of an earlier job."""
+        """Queue `job`. An unavailable store is logged, as a warning if the reason is new. Raises any other error from
+        an earlier job."""
         self.check()
         with self._changed:
             self._jobs.append(job)

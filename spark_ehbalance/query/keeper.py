@@ -1,7 +1,7 @@
 """The lease keeper: one thread per running source that keeps its membership alive and renews its leases.
 
-It shares no process with data processing, so a busy query never renews too late. `MemberEngine` makes the decisions;
-this module has the clocks, the store, the hub, the lock and the waiting.
+It does not share a process with data processing, so a busy query never renews too late. `MemberEngine` makes the
+decisions; this module provides the clocks, store, hub, lock and waiting.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class KeeperHub(Protocol):
         """The hub's partitions, as last known."""
 
     def created_ms(self) -> int | None:
-        """The hub's time of creation in milliseconds since 1970, as last known; None if unknown."""
+        """The hub's creation time in milliseconds since 1970, as last known; None if unknown."""
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
-        """Starting positions of partitions that were never read, if `latest` means that moment of the hub's clock.
-        Partitions without an answer of the hub are missing. Raises `HubUnavailableError` if there is no answer."""
+        """Starting positions of partitions that were never read; `latest` means `latest_ms` by the hub's clock.
+        Partitions for which the hub does not answer are missing. Raises `HubUnavailableError` if it does not answer for
+        any."""
 
     def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
-        """Disconnect readers of these partitions with this owner level or a lower one. Never raises."""
+        """Disconnect each partition's readers with this owner level or a lower one. Never raises an error."""
 
 
 class Keeper:
@@ -87,7 +88,7 @@ class Keeper:
         self._reads_begun = self._reads_ended = 0
         self._decisions, self._shortage = DecisionLog(), Shortage()
         self.counts = Counts()
-        self._recording, self._tidying = Housekeeping(), Housekeeping()  # maintenance can take long
+        self._recording, self._tidying = Housekeeping(), Housekeeping()  # maintenance can take a long time
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
     # --- called by the planner ---------------------------------------------------------------------------------
@@ -135,8 +136,7 @@ class Keeper:
             return self._wait_for(condition, timeout)
 
     def lags(self) -> dict[str, Lag]:
-        """The lag of each owned partition behind the sink's progress, if known. Raises the error that ended the
-        keeper."""
+        """The sink's lag in each owned partition, if known. Raises the error that ended the keeper."""
         with self._lock:
             self._check()
             query, leases = self._engine.query, self._engine.leases
@@ -318,15 +318,15 @@ class Keeper:
             self._tidying.do(store.tidy)
 
     def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:
-        """Disconnect the former owners of claimed partitions: without epochs they may read until another reader
-        connects, which this query does only for a backlog."""
+        """Disconnect the former owners of claimed partitions: without epochs they may keep reading until another reader
+        connects, and this query connects only if there is a backlog."""
         claimed = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
         if claimed:
             self._recording.do(
                 partial(self._hub.disconnect_readers, dict.fromkeys(claimed, store.capabilities.owner_level(0)))
             )
 
-    # --- what the threads share --------------------------------------------------------------------------------
+    # --- shared by the threads ---------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._error is not None:
@@ -340,7 +340,7 @@ class Keeper:
         return fulfilled
 
     def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """As `_wait_for`, while cycles run without an interval as long as there are partitions to claim."""
+        """Like `_wait_for`, but run cycles without an interval as long as there are partitions to claim."""
         self._step(protocol.RebalancingBegan())
         try:
             return self._wait_for(condition, timeout)

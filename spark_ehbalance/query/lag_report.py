@@ -17,7 +17,7 @@ class LagHub(Protocol):
 
 
 class LagReport:
-    """How far the batches of one query are behind the hub. For one thread."""
+    """How far the batches of one query are behind the hub. Not thread-safe."""
 
     def __init__(self, hub: LagHub) -> None:
         self._hub = hub
@@ -37,8 +37,8 @@ class LagReport:
         return self._reported[2]  # Spark requests this about 90 times a second
 
     def behind(self) -> dict[str, Any]:
-        """The backlog of the owned partitions after the newest batch, under the names of Spark's Kafka source; empty if
-        none is owned."""
+        """The backlog of the owned partitions after the newest batch, with the metric names of Spark's Kafka source;
+        empty if no partition is owned."""
         behind = self._unread()
         if not behind:
             return {}
@@ -58,5 +58,5 @@ class LagReport:
 
 
 def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:
-    """The planner's answer to the driver: by partition `next`, `end` and for how many seconds it is behind."""
+    """The planner's answer to the driver: each partition's `next`, `end` and lag in seconds."""
     return {"lag": {partition: [lag.next, lag.end, lag.seconds(now_ms)] for partition, lag in lags.items()}}

@@ -1,8 +1,8 @@
-"""The Spark offset of the source: the reader of a batch, and the range read in each partition.
+"""The Spark offset of the source: the owner that read a batch, and the range read in each partition.
 
-Spark compares offsets as JSON text, so the keys are always in the same order. An offset is all that
-`partitions(start, end)` needs, also after a restart. Without a lease table it is the query's entire progress, so it
-contains every partition, with or without events.
+Spark compares offsets as JSON text, so the keys are always in the same order. `partitions(start, end)` needs no other
+state, even after a restart. Without a lease table it is the query's entire progress, so it contains every partition,
+with or without events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_ehbalance.text import format_time
 
 
 def group_name(lease_table: str | None) -> str:
-    """A digest of the lease table's location, for distinguishing groups on one machine; empty without one."""
+    """A digest of the lease table's location, for distinguishing groups on one machine; empty without a lease table."""
     return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
 
 
@@ -32,7 +32,7 @@ _FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """The lease table with which a batch was planned: its id since creation, and its location."""
+    """The lease table with which a batch was planned: the id that it received when created, and its location."""
 
     id: str
     location: str
@@ -43,7 +43,7 @@ class HubReference:
     """The event hub whose sequence numbers an offset contains: its name, and its namespace without port, in lower case.
 
     `created_ms` (milliseconds since 1970; None if the hub does not report it) distinguishes a recreated hub from its
-    predecessor of the same name.
+    predecessor with the same name.
     """
 
     name: str
@@ -60,7 +60,7 @@ class HubReference:
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:
-        """Whether `found` is a different hub; by its namespace if a time of creation is missing."""
+        """Whether `found` is a different hub. If a creation time is missing, the namespaces are compared."""
         if self.name == found.name and None not in (self.created_ms, found.created_ms):
             return self.created_ms != found.created_ms
         both_known = bool(self.namespace and found.namespace)
@@ -72,7 +72,7 @@ class EpochPosition:
     """The last known epoch of a partition, and the sequence number to read next in it.
 
     Epochs are compared first: later events that were read in an earlier epoch belong to a batch that was cut short, or
-    to one before an operator's seek.
+    to a batch before an operator's seek.
     """
 
     epoch: int
@@ -83,8 +83,8 @@ class EpochPosition:
 class FirstStart:
     """The query's first start: the hub's clock (milliseconds since 1970) and its number of partitions at that time.
 
-    `latest` means that moment also in partitions that are first read later. Partitions that were added to the hub since
-    then are read from their first event.
+    `latest` also means that moment in partitions that are first read later. Partitions added to the hub since then are
+    read from their first event.
     """
 
     at_ms: int
@@ -95,14 +95,14 @@ class FirstStart:
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
-    `lineage` is generated with the query's first offset and kept by its checkpoint, also in copies of it. `batch`
-    counts the offsets of a lineage, `run` identifies the process that planned this one, and `table_begun` is the last
-    begun batch in the lease table at that time.
+    `lineage` is generated with the query's first offset, and kept in its checkpoint and in copies of it. `batch` counts
+    the offsets of a lineage, `run` identifies the process that planned this offset, and `table_begun` is the last begun
+    batch in the lease table at that time.
 
-    `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
-    batch was planned; `hub` and `first_start` are None before that. `other_positions` are the positions in owned
-    partitions that are not in the batch. `checkpoints` are the next sequence numbers last read from the lease table,
-    for those of all these partitions in which the query had read further.
+    `group` is the `group_name`; empty without a lease table. `hub` and `first_start` are None before the first batch is
+    planned, and `table` also without a lease table. `other_positions` are the positions in owned partitions that are
+    not in the batch. `checkpoints` are the next sequence numbers last read from the lease table, for those partitions
+    in which the query had read further.
     """
 
     owner: str
@@ -120,11 +120,12 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Whether no batch was planned yet."""
+        """Whether no batch has been planned yet."""
         return self.table is None and not self.ranges
 
     def without_epochs(self) -> StreamOffset:
-        """The offset with all epochs 0, for a store without epochs: a lower one would count as a rollback."""
+        """The offset with all epochs set to 0, for a store without epochs, in which any other epoch would look like a
+        rollback."""
         ranges = {partition: replace(range_, epoch=0) for partition, range_ in self.ranges.items()}
         others = {partition: replace(position, epoch=0) for partition, position in self.other_positions.items()}
         return replace(self, ranges=ranges, other_positions=others)
@@ -146,7 +147,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
-        """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for another format."""
+        """The offset that `to_json` wrote. Raises `EhBalanceError` for other JSON or another format."""
         try:
             if (found := _int64(json["format"])) != _FORMAT:
                 problem = f"has offsets of format {found}, and this version of spark-ehbalance reads format {_FORMAT}"
@@ -211,7 +212,7 @@ def _epoch_position(json: Mapping[str, Any]) -> EpochPosition:
 
 def _int64(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:  # `isinstance` would accept True
-        raise TypeError("not a whole number of 64 bits")
+        raise TypeError("not a 64-bit whole number")
     return value
 
 

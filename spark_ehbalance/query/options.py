@@ -48,7 +48,7 @@ from spark_ehbalance.settings.secrets import (
     resolve_secret,
 )
 
-#: Where an option is allowed, if not in both; `SHARED`: streams with `leaseTable`.
+#: Where an option is allowed, if not everywhere; `SHARED`: only in streams with `leaseTable`.
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
@@ -104,8 +104,8 @@ class Options:
         metadata={
             "options": {
                 f"{_STORAGE}*": OptionSpec(
-                    meaning="delta-rs's options for the lease table's storage; secrets by reference only. `timeout` "
-                    "should be at most a sixth of `leaseDuration`, its default",
+                    meaning="delta-rs's options for the lease table's storage; pass secrets by reference. `timeout` "
+                    "defaults to a sixth of `leaseDuration`, and should not be longer",
                     only=SHARED,
                 ),
                 f"{_STORAGE_SECRET}*": OptionSpec(
@@ -140,10 +140,10 @@ class Options:
     starting_position: StartingPositions = option_field(
         LATEST,
         StartingPositions.parse,
-        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (one of 13 "
-        'digits as `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained event '
-        'at or after it), or a JSON object of these by partition: `{"0": 4711, "*": "latest"}`. In a stream, `latest` '
-        "is the end of the partition at the first start of the query, or of the first query in its group",
+        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (if it has "
+        '13 digits, `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained '
+        'event at or after it), or a JSON object of these by partition: `{"0": 4711, "*": "latest"}`. In a stream, '
+        "`latest` is the end of the partition at the first start of the query, or of the first query in its group",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
@@ -161,13 +161,13 @@ class Options:
     min_partitions: int | None = option_field(
         None,
         whole(1),
-        "minimum number of Spark tasks per batch: large ranges are split (and read without owner level)",
+        "minimum number of Spark tasks per batch: large ranges are split (and read without an owner level)",
     )
     max_partitions_owned: int | None = option_field(
         None,
         whole(1),
-        "maximum number of partitions this query may own; if all limits together are too small, partitions stay "
-        "unread, with a warning",
+        "maximum number of partitions this query may own; if all members' limits are too low, partitions stay unread, "
+        "with a warning",
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be opted into.
@@ -197,7 +197,7 @@ class Options:
         LEASE_DURATION,
         parse_duration,
         "a query that has not renewed for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use the oldest member's value, or [a longer one](sizing.md#lease-duration); with [Azure's event "
+        "members use the oldest member's value, [extended if necessary](sizing.md#lease-duration); with [Azure's event "
         "processors](azure-clients.md#set-up), each member has its own, 60 s by default",
         only=SHARED,
     )
@@ -251,7 +251,7 @@ class Options:
     metrics_host: str = option_field(
         "127.0.0.1",
         _host,
-        "the address of that port; `0.0.0.0` is [open to the network](security.md#metrics)",
+        "the address to listen on; `0.0.0.0` is [open to the network](security.md#metrics)",
         only=STREAM,
     )
 
@@ -293,7 +293,7 @@ class Options:
 
 
 def stream_options(raw: Mapping[str, str]) -> Options:
-    """The options of `readStream`, from keys in any case. Raises `OptionError`."""
+    """The options of `readStream`, with keys in any case. Raises `OptionError`."""
     return _parse(raw, STREAM)
 
 
@@ -325,7 +325,7 @@ def storage_options(
     for option, value in given.items():
         prefix, _, name = option.partition(".")
         if may_be_secret(name):
-            reason, allowed = "its name could be one and is not shown", "the names of delta-rs's options"
+            reason, allowed = "its name may be a secret, and is not shown", "the names of delta-rs's options"
             raise OptionError("EHB_SECRET_EXPOSED", option=f"{prefix}.*", reason=reason, allowed=allowed)
         if option.startswith(_STORAGE) and not is_reference(value) and (is_secret_name(name) or looks_secret(value)):
             allowed = f"{REFERENCES}, or {_STORAGE_SECRET}{name}, whose value Spark hides"
@@ -410,7 +410,8 @@ def _not_applicable(option: str, reason: str) -> OptionError:
 
 
 def _reject_sharing(given: Mapping[str, str]) -> None:
-    """Raise `OptionError` for sharing options without leaseTable: two such queries would both read everything."""
+    """Raise `OptionError` for sharing options without leaseTable: each of several such queries would read
+    everything."""
     shared = (name for name, spec in OPTIONS.items() if spec.only == SHARED)
     for name in (*shared, *STRATEGY_OPTIONS):
         if name.lower() in given:
@@ -418,7 +419,7 @@ def _reject_sharing(given: Mapping[str, str]) -> None:
 
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
-    """Set the defaults beside Azure's event processors, and reject options that processors do not support."""
+    """Set the defaults for sharing with Azure's event processors, and reject options that they do not support."""
     allowed = [name for name, declaration in DECLARATIONS.items() if declaration.by_leases_alone]
     processors = f"leaseTable={lease_table} is shared with Azure's event processors"
     if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
@@ -430,7 +431,7 @@ def _join_processors(values: dict[str, Any], lease_table: str) -> None:
 
 
 def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
-    """Remove the options with this prefix from `given`; returns them without the prefix."""
+    """Remove the options with this prefix from `given`, and return them without the prefix."""
     names = [key for key in given if key.startswith(prefix.lower())]
     return {key[len(prefix) :]: given.pop(key) for key in names}
 

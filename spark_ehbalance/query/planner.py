@@ -30,24 +30,25 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-#: Seconds for joining the group, and for it to settle: a contended store on another continent takes a few.
+#: Seconds to wait for joining the group and for the group to settle; a contended store on another continent takes a
+#: few.
 JOIN_TIMEOUT = 60.0
 
-#: Seconds for requesting the newest events after a batch: some round trips, also to another continent.
+#: Seconds to wait for the newest events after a batch: enough for some round trips, even to another continent.
 _CATCH_UP_TIMEOUT = 0.5
 
-#: Seconds for a read of the lease table for the sink, which repeats its request.
+#: Seconds to wait for a read of the lease table that the sink needs; the sink repeats its request.
 _READ_TIMEOUT = 1.0
 
-#: Seconds to wait at the end of a query for the driver's report of the last batch, if Spark makes none: its listener
-#: is notified when the query ends. Partitions are released afterwards.
+#: Seconds to wait, when a query ends, for the driver's listener to report the last batch, which Spark itself may not
+#: report. Partitions are released afterwards.
 _REPORT_TIMEOUT = 5.0
 
 #: Seconds between two plans while some partitions for `Trigger.AvailableNow` cannot be planned yet.
 _UNREAD_WAIT = 0.5
 
-#: Seconds that every third answer of an idle query waits for events. Spark repeats its request 10 ms after each answer,
-#: which is the cost of an idle query; the other answers keep `latestOffset` fast.
+#: Every third request to an idle query waits this many seconds for events, because Spark repeats its request 10 ms
+#: after each answer, which costs CPU. The other requests are answered at once, to keep `latestOffset` fast.
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
@@ -186,7 +187,7 @@ class Planner:
                 self.fix_ends()  # of partitions released by other members since
             self._hub.watch(self._keeper.readable(), self._engine.member.members)
             measures = self._engine.loads.is_due(monotonic())
-            cpu = cpu_time() if measures else None  # it takes 0.2 s on some systems beside a busy JVM
+            cpu = cpu_time() if measures else None  # it takes 0.2 s on some systems next to a busy JVM
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.BatchPlanned)
             if planned.end is not start or not planned.unread:
@@ -195,7 +196,7 @@ class Planner:
             if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
                 _LOG.warning(
-                    "the run ends before all partitions are read; the next run continues partitions=%s", unread
+                    "the run ends before all partitions are read; the next run reads the rest partitions=%s", unread
                 )
                 break
             self._changed.wait(_UNREAD_WAIT)
@@ -211,8 +212,8 @@ class Planner:
         return self._engine.policy.empty_end(start, self._engine.member.table)
 
     def fix_ends(self) -> None:
-        """Limit reading to the present ends of the owned partitions (`Trigger.AvailableNow`), and of others to their
-        ends when they are first owned. The first call waits until the group has settled."""
+        """For `Trigger.AvailableNow`, limit reading of each owned partition to its current end, and of each other
+        partition to its end when it is first owned. The first call waits until the group has settled."""
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
             _LOG.warning("the group has not settled in time; reading the owned partitions timeout=%g", JOIN_TIMEOUT)
@@ -221,7 +222,7 @@ class Planner:
             self._keeper.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[OffsetRange]:
-        """The ranges to read of the batch that ends at `end`: all if this process planned it, else the result of
+        """The ranges to read in the batch that ends at `end`: all if this process planned it, else the result of
         `plan_replay`."""
         answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, monotonic()))
         assert isinstance(answer, protocol.RangesPlanned)
@@ -297,7 +298,7 @@ class Planner:
         return query == self.query and group == self._engine.policy.query.group
 
     def _find_offset(self, partition: str, number: int, read: Mapping[str, OffsetRange]) -> str | None:
-        """An event's offset as in the answer of `batch_details`."""
+        """An event's offset, as returned by `batch_details`."""
         if number >= self.latest().get(partition, 0):  # the known end may be older than the event
             self._hub.refresh([partition])
         if number >= self.latest()[partition]:
@@ -310,18 +311,18 @@ class Planner:
         """Details for the sink of the batch that ends at `end`: the `hub`, when it was `created` (milliseconds since
         1970), and the `ranges` read, which in a replay differ from the offset's.
 
-        With `lost` also the partitions whose lease was lost, from a read of the lease table that starts after this
+        With `lost`, also the partitions whose lease was lost, from a read of the lease table that starts after this
         call; None if that takes too long. A range ends early only after its lease was taken or stalled, and then its
         checkpoint is rejected. So if the rows were read before this call, all other ranges were read to their ends.
 
-        For a geo-replicated hub also the `offsets` of the events before the ranges' bounds, and the `offset` of an
+        For a geo-replicated hub, also the `offsets` of the events before the ranges' bounds, and the `offset` of an
         `event`, given by partition and sequence number (None if unknown, empty if the hub never had that number).
 
         Raises `EhBalanceError` if it is not the batch in flight, the error that ended the lease keeper, and
         `HubUnavailableError` if the hub does not answer whether it has that event.
         """
         batch = self._engine.batch
-        if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and requests no ranges for it
+        if batch is None and end.is_initial:  # Spark runs batch 0 even without data, and requests no ranges for it
             batch = BatchInFlight(end, {}, planned=True)
         if batch is None or batch.end != end:
             raise _invalid_message("its batch is not the one in flight")
@@ -340,7 +341,7 @@ class Planner:
                 _LOG.warning(warning)
         return answer
 
-    # --- requests of the engine --------------------------------------------------------------------------------
+    # --- the engine's requests ---------------------------------------------------------------------------------
 
     def _answer(self, request: protocol.Input, ready: Callable[[], bool] | None = None) -> protocol.Output:
         """The engine's answer to Spark's `request`, after the engine's requests to the hub. Each step first waits for

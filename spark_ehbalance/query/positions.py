@@ -1,4 +1,4 @@
-"""Positions at which reading of each partition continues, from the contents of lease tables, containers and
+"""The position at which reading of each partition continues, from the contents of lease tables, containers and
 checkpoints. Pure."""
 
 from __future__ import annotations

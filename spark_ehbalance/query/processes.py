@@ -35,8 +35,8 @@ def cpu_time() -> CpuTime | None:
 
 
 def spark_master() -> str | None:
-    """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not pass
-    it to Python workers, so it is read from the JVM's command line and properties."""
+    """Spark's master, read from the command line and properties of the JVM that is an ancestor of this process, because
+    Spark does not pass it to Python workers. None if it cannot be found."""
     return (submit_settings() or {}).get(_MASTER)
 
 
@@ -73,8 +73,8 @@ def submit_settings() -> dict[str, str] | None:
 
 
 def parse_submit_settings(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a JVM with this command line: like spark-submit, from the command line, else from the properties
-    file it names, else from the default one. Without spark-submit only the command line counts."""
+    """The settings of a JVM with this command line. As with spark-submit, the command line overrides the properties
+    file that it names, or else the default file. Without spark-submit, only the command line counts."""
     follows = dict(pairwise(words))
     settings = {_MASTER: follows["--master"]} if "--master" in follows else {}
     settings |= _matches(r"(spark\.[^=]+)=(.*)", words)
@@ -88,5 +88,5 @@ def parse_submit_settings(words: Sequence[str], environment: Mapping[str, str]) 
 
 
 def _matches(setting: str, lines: Sequence[str]) -> dict[str, str]:
-    """The names and values in the lines that begin with a `setting`."""
+    """The names and values in the lines that begin with a match of `setting`."""
     return {match[1]: match[2] for line in lines if (match := re.match(setting, line))}

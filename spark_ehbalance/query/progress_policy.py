@@ -24,7 +24,7 @@ class TableState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTableProgress:
-    """The lease table at `location` stores the progress, so that an offset contains only the ranges of its batch.
+    """The lease table at `location` stores the progress, so an offset contains only the ranges of its batch.
 
     `query` is an offset with owner, group, event hub, lineage and run.
     """
@@ -77,8 +77,8 @@ class LeaseTableProgress:
 
 @dataclass(frozen=True, slots=True)
 class OffsetProgress:
-    """Without a lease table the offset alone stores the progress, so that it contains every partition ever read.
-    Methods as in `LeaseTableProgress`.
+    """Without a lease table, the offset alone stores the progress, so it contains every partition ever read. The
+    methods are those of `LeaseTableProgress`.
 
     `query` is an offset with owner, event hub, lineage and run.
     """
@@ -87,8 +87,8 @@ class OffsetProgress:
     location: ClassVar[None] = None
 
     def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
-        """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was
-        logged and not finished."""
+        """The state of a group that consists only of this query, from the end of its last finished batch and the end of
+        a logged unfinished batch."""
         positions = {
             p: (range_.epoch, Position(range_.end - 1, range_.end_offset)) for p, range_ in finished.ranges.items()
         }

@@ -15,8 +15,8 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class HubReport:
-    """State of the event hub: its partitions, and its time of creation (ms since 1970; None if it does not report it).
-    `connection` is the time at which the connection of this report was opened, which identifies it."""
+    """State of the event hub: its partitions, and its creation time (ms since 1970; None if not reported). `connection`
+    identifies the connection of this report by the time at which it was opened."""
 
     states: Mapping[str, PartitionState]
     created_ms: int | None
@@ -36,7 +36,7 @@ class BatchFinished:
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
     """Spark requests a batch of at most `limit` events after `start`. With `measures`, loads are measured, and `cpu` is
-    a reading of the host's cores."""
+    a reading of the host's CPU time."""
 
     start: StreamOffset
     limit: int | None
@@ -55,7 +55,7 @@ class RangesRequested:
 @dataclass(frozen=True, slots=True)
 class EndsFixed:
     """The query ends once it has read all events that the hub has now (`Trigger.AvailableNow`). Repeated when the query
-    owns more partitions."""
+    acquires partitions."""
 
     hub: HubReport
 
@@ -86,7 +86,7 @@ class OffsetsFound:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Result of probing `positions`: the partitions in `ends` have delivered events up to there."""
+    """Result of probing `positions`. `ends` maps each partition that delivered events to the end of those events."""
 
     positions: Mapping[str, int]
     ends: Mapping[str, int]
@@ -113,8 +113,8 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class FindEvents:
-    """Look up the events before `positions`, as the owner in these `epochs`, which may contain more partitions; the
-    answer is `EventsFound`."""
+    """Look up the events before `positions`, with the owner levels of these `epochs` (which may list more partitions);
+    the answer is `EventsFound`."""
 
     positions: Sequence[Mapping[str, Position]]
     epochs: Mapping[str, int]
@@ -122,7 +122,8 @@ class FindEvents:
 
 @dataclass(frozen=True, slots=True)
 class FindOffsets:
-    """Look up the offsets of the events with these `numbers`, with `epochs` as above; the answer is `OffsetsFound`."""
+    """Look up the offsets of the events with these `numbers`, with `epochs` as in `FindEvents`; the answer is
+    `OffsetsFound`."""
 
     numbers: Mapping[str, int]
     epochs: Mapping[str, int]
@@ -130,8 +131,8 @@ class FindOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Try to receive events of stalled partitions at `positions`, with `epochs` as above; the answer is `Probed`. If
-    Spark's request `waits` for it, `HubReported` follows."""
+    """Try to receive events of stalled partitions at `positions`, with `epochs` as in `FindEvents`; the answer is
+    `Probed`. If Spark's request `waits` for it, `HubReported` follows."""
 
     positions: Mapping[str, int]
     epochs: Mapping[str, int]
@@ -140,11 +141,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlanned:
-    """The answer to `BatchRequested`: the `end` of the next batch, or the start if there is nothing to read. The latter
-    remains valid until something changes, at most until the monotonic time `until`.
+    """The answer to `BatchRequested`: the `end` of the next batch, or the start if there is nothing to read. In the
+    latter case, the answer remains valid until something changes, but not beyond the monotonic time `until`.
 
-    `ranges` contains every readable partition, with or without events. `unread` are partitions that
-    `Trigger.AvailableNow` owns or may take and has not read to their ends: they cannot be planned yet.
+    `ranges` contains every readable partition, with or without events. With `Trigger.AvailableNow`, `unread` contains
+    the partitions that the query owns or may take and has not read to the end, because they cannot be planned yet.
     """
 
     end: StreamOffset

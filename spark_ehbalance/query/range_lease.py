@@ -23,7 +23,8 @@ def is_owned(lease: Lease | None, wanted: OffsetRange, owner: str, *, epochs: bo
     if lease.still_owned(wanted.epoch, wanted.since_ms):
         return True
     if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
-        # The later process runs this batch again, and a sink might take the rows of a shortened batch for all of it.
+        # The later process runs this batch again, and a sink might take the rows of a shortened batch for the whole
+        # batch.
         raise FencedError("EHB_FENCED", host="an unknown host", owner=owner)
     return not epochs
 
@@ -39,8 +40,8 @@ class RangeLease:
         lease counts as owned as long as its epoch is unchanged, because nobody else has claimed it and its checkpoint
         is still accepted.
 
-        Raises `StoreError` if the table cannot be read; the batch must then fail, because otherwise nobody might read
-        the rest of the range. Raises `FencedError` if a later process of this query has claimed the lease.
+        Raises `StoreError` if the table cannot be read; the batch must then fail, because otherwise the rest of the
+        range might never be read. Raises `FencedError` if a later process of this query has claimed the lease.
         """
         with self._table() as store:
             lease = store.read().leases.get(self._wanted.partition)

@@ -1,4 +1,4 @@
-"""Reads one exact range of a partition in an executor's Python worker: opens receivers, reconnects, ends the range."""
+"""Reads one range of a partition in an executor's Python worker: opens receivers, reconnects, decides when it ends."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds to wait before the first reconnection, and at most before any later one.
+#: Seconds to wait before the first reconnection, and the maximum before later ones.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
-#: Seconds for which the service may remember the owner level of a reader that has died, so that it is no foreign reader
-#: yet: it forgets one as soon as the connection ends; when it notices that a dead one's has is not documented.
+#: Seconds for which the service may remember the owner level of a dead reader. Only a reader that disconnects ours for
+#: longer is foreign. The service forgets a level when the connection ends, but how soon it notices that is not
+#: documented.
 _DEAD_READER = 90.0
 
-#: Seconds without an event after which the hub is queried for remaining events, which costs connections; and again
-#: whenever the silence has lasted twice as long.
+#: Seconds without an event after which the hub is queried for remaining events. Because a query costs connections, it
+#: is repeated only whenever the silence has lasted twice as long.
 _SILENCE = 5.0
 
-_NO_EVENT = TimeoutError("no event came")
+_NO_EVENT = TimeoutError("no event arrived")
 
 
 class BatchFormat(NamedTuple):
-    """The columns of the record batches that are wanted, and the most rows of each."""
+    """The columns of the record batches, and the maximum number of rows in each."""
 
     columns: frozenset[str] = COLUMNS
-    #: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
+    #: Spark processes 10,000 rows faster in one batch than in ten. Receivers limit the bytes.
     max_rows: int = 10_000
 
 
@@ -67,12 +68,12 @@ _DEFAULT_FORMAT = BatchFormat()
 
 
 class RangeEnd(Enum):
-    """How a range ended that did not fail."""
+    """How a successful read of a range ended."""
 
     COMPLETE = "all its events were read"
     CANCELLED = "the task ended first"
     LEASE_LOST = "the lease was lost, and the new owner reads the rest"
-    STALLED = "the partition is silent, as the lease table records"
+    STALLED = "the partition is silent, and the stall is recorded"
     COMPACTED = "compaction has removed the rest"
 
 
@@ -86,20 +87,20 @@ def read_range(
     receivers: Receivers = RECEIVERS,
     batches: BatchFormat = _DEFAULT_FORMAT,
 ) -> Generator[pa.RecordBatch, None, RangeEnd]:
-    """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more; returns how
-    the range ended, soon after `cancelled` is set.
+    """Yield the events of `wanted` as record batches in the format `batches`, perhaps with additional columns, and
+    return how the range ended. Ends soon after `cancelled` is set.
 
-    `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
-    between tasks. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
-    `HubUnavailableError`, `MissingError`, `ClientVersionError`, `StoreError`.
+    `owner` is the member that owns the lease; None without leases. `receivers` are kept open by the process between
+    tasks. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`,
+    `MissingError`, `ClientVersionError`, `StoreError`.
     """
     return _RangeReader(options, wanted, owner, owner_level, receivers, batches).read(cancelled or threading.Event())
 
 
 @dataclass(slots=True)
 class _SinceProgress:
-    """State since the last event arrived, at monotonic time `at`; `foreign_since` is when (monotonic) another group's
-    reader took over the partition."""
+    """State since the last event arrived, at monotonic time `at`; `foreign_since` is the monotonic time at which
+    another group's reader took over the partition."""
 
     at: float
     last_error: Exception = _NO_EVENT
@@ -115,7 +116,7 @@ class _SinceProgress:
         return time.monotonic() - since >= timeout
 
     def backoff(self) -> float:
-        """Count a reconnection; returns the seconds to wait before it."""
+        """Count a reconnection, and return the seconds to wait before it."""
         self.reconnections += 1
         if isinstance(self.last_error, ServerBusyError):
             return busy_wait()
@@ -147,7 +148,7 @@ class _RangeReader:
         self._since = _SinceProgress(time.monotonic())
 
     def read(self, cancelled: threading.Event) -> Generator[pa.RecordBatch, None, RangeEnd]:
-        """What `read_range` returns."""
+        """The result of `read_range`."""
         try:
             end = yield from self._read(cancelled)
         finally:
@@ -192,8 +193,8 @@ class _RangeReader:
         return RangeEnd.COMPLETE
 
     def _receive(self) -> tuple[pa.RecordBatch, int | None, int]:
-        """Events from the position on, the first one's sequence number, and the position after them. Raises what a
-        `Receiver` raises; the next call opens another one."""
+        """The events from the position on, the first event's sequence number, and the position after the events. Raises
+        the errors of `Receiver`; the next call then opens a new receiver."""
         receiver = self._receiver
         if receiver is None or receiver.closed or receiver.next != self._position:
             self._release_receiver()
@@ -207,7 +208,7 @@ class _RangeReader:
         return batch, receiver.first, self._position if receiver.next is None else receiver.next
 
     def _release_receiver(self) -> None:
-        """Keep the receiver for the next task if it has reached the range's end; else close it."""
+        """Keep the receiver for the next task if it has reached the range's end; otherwise close it."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None and receiver.next == self._wanted.end:
             self._receivers.keep(self._key, receiver)
@@ -215,7 +216,8 @@ class _RangeReader:
             receiver.close()
 
     def _silent(self) -> RangeEnd | None:
-        """No event came for `receiverTimeout`: continue after lost events, end the range as stalled, or raise."""
+        """Handle a `receiverTimeout` without events: continue after lost events, end the range as stalled, or raise an
+        error."""
         state = self._state_if_known()
         if state is not None and (end_of_loss := self._end_of_loss(state)) > self._position:
             self._position = end_of_loss
@@ -229,18 +231,19 @@ class _RangeReader:
         return self._since.timed_out(self._options.receiver_timeout)
 
     def _advance(self, batch: pa.RecordBatch, after: int) -> tuple[bool, pa.RecordBatch]:
-        """Move on to `after` the batch. Returns whether the position has moved, and the events in the range."""
+        """Move the position to `after`. Returns whether it has moved, and the events of `batch` that are in the
+        range."""
         before, self._position = self._position, after
         if after == before:
             return False, batch
         self._since = _SinceProgress(time.monotonic())
-        # Sequence numbers may have gaps, so that there are fewer events than was planned.
+        # Sequence numbers may have gaps, so there may be fewer events than planned.
         beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
         return True, batch.slice(0, beyond) if beyond >= 0 else batch
 
     def _renew_token(self, refusal: CredentialsRefusedError) -> None:
-        """The token of a receiver that waited for its sink, or for this task, may have expired: try once more with a
-        new one."""
+        """Try once more with a new token, because the receiver's may have expired while it waited for its sink or for
+        this task."""
         if self._since.token_renewed:
             raise refusal
         self._since.token_renewed, self._since.last_error = True, refusal
@@ -249,27 +252,29 @@ class _RangeReader:
     # --- other readers -----------------------------------------------------------------------------------------
 
     def _is_lease_lost(self, other: DisconnectedError, cancelled: threading.Event) -> bool:
-        """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
-        not belong to the group, and has been there for as long as a dead one is remembered; and `StoreError` if the
-        lease table cannot be read until `receiverTimeout` has passed.
+        """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if that reader
+        does not belong to the group and has stayed for longer than the service remembers a dead one, and `StoreError`
+        if the lease table cannot be read until `receiverTimeout` has passed.
 
-        A reader whose level is not higher than ours belongs to the group and leaves the range to us: one that another
-        worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
-        without level also waits for one that a former owner's worker has kept, which is closed soon.
+        A reader whose level is not higher than ours belongs to the group and leaves the range to us: a reader that
+        another worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
+        without an owner level also waits for a reader that a former owner's worker has kept, because that one is closed
+        soon.
 
-        Where the store has no epochs the next owner's reader has the same level, and takes its partition in the store
-        first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
+        If the store has no epochs, the next owner's reader has the same level, and the next owner takes the partition
+        in the store first. So ours reconnects only while the lease is ours, and two owners do not disconnect each other
+        forever.
         """
         in_group = other.epoch is not None and other.epoch <= self._highest_own_level()
         if in_group and self._options.capabilities.epochs:
             return False
-        if self._lease is not None and not self._is_held(self._lease, cancelled):
+        if self._lease is not None and not self._is_owned(self._lease, cancelled):
             return True
         if not in_group:
             self._wait_for_foreign(other)
         return False
 
-    def _is_held(self, lease: RangeLease, cancelled: threading.Event) -> bool:
+    def _is_owned(self, lease: RangeLease, cancelled: threading.Event) -> bool:
         """`RangeLease.is_owned`, once the lease table can be read."""
         while True:
             try:
@@ -285,13 +290,13 @@ class _RangeReader:
         return RangeEnd.LEASE_LOST
 
     def _wait_for_foreign(self, other: DisconnectedError) -> None:
-        """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
-        `ForeignReaderError` if it stays."""
+        """Wait while a reader of another group, or a dead reader of this group that the service still remembers, has
+        the partition. Raises `ForeignReaderError` if it stays."""
         if self._since.foreign_since is None:
             self._since.foreign_since = time.monotonic()
             _LOG.warning(
-                "partition %s: a reader with owner level %s has it, not the lease's owner. Waiting for %g s, in which "
-                "Event Hubs may remember a dead one",
+                "partition %s: a reader with owner level %s is connected, but is not the lease's owner. Waiting for "
+                "%g s, because Event Hubs may still remember a dead reader",
                 self._wanted.partition, other.epoch, _DEAD_READER,
             )  # fmt: skip
         elif time.monotonic() - self._since.foreign_since >= _DEAD_READER:
@@ -324,8 +329,8 @@ class _RangeReader:
         return f"at sequence number {self._position} of {self._wanted.start} to {self._wanted.end - 1}"
 
     def _stalled(self) -> RangeEnd | None:
-        """Record that the partition is silent, although the hub answers and has events there. None if that cannot be
-        recorded: then the batch fails."""
+        """Record that the partition is silent, although the hub answers and has events there. Returns None if the stall
+        cannot be recorded; the batch then fails."""
         lease, since = self._lease, self._since
         if lease is None or not self._options.capabilities.epochs or since.foreign_since is not None:
             return None
@@ -340,17 +345,17 @@ class _RangeReader:
             return None if lease.is_owned() else self._lease_lost()
         _LOG.warning(
             "partition %s: stalled for receiverTimeout %s, although the event hub reports events (%s). Its lease is "
-            "released, other partitions are read, and it is read from its checkpoint once it delivers again. If it "
-            'lasts, see "A partition stalls" in docs/operations.md',
+            "released. Once the partition delivers events again, it is read from its checkpoint; meanwhile, the others "
+            'are read. If the stall persists, see "A partition stalls" in docs/operations.md',
             self._wanted.partition, self._progress(), since.last_error,
         )  # fmt: skip
         return RangeEnd.STALLED
 
-    # --- events that are gone ----------------------------------------------------------------------------------
+    # --- missing events ----------------------------------------------------------------------------------------
 
     def _check_gap(self, found: int) -> None:
-        """A new receiver began with `found`, not at the position. That is normal in a compacted hub unless the events
-        between have aged out. Raises what a `Receiver` raises."""
+        """Check why a new receiver began with event `found`, not at the position. That is normal in a compacted hub
+        unless the events in between have aged out. Raises the errors of `Receiver`."""
         try:
             begin = self._partition_state().begin
         except (CredentialsRefusedError, MissingError, NetworkError, TransientError):
@@ -365,8 +370,8 @@ class _RangeReader:
             self._report_loss(self._position, end, reason)
 
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
-        """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
-        compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
+        """Whether the hub has been silent for a long time, and certainly has no events from the position on. This
+        happens if compaction has removed the newest event, a tombstone. Raises the errors of `Receiver`."""
         if time.monotonic() - self._since.at < max(_SILENCE, self._since.checks_after):
             return False
         partition, position = self._wanted.partition, self._position
@@ -387,8 +392,8 @@ class _RangeReader:
         finally:
             self._since.checks_after = 2 * (time.monotonic() - self._since.at)
         _LOG.warning(
-            "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
-            "normal in a compacted event hub only", partition, position, self._wanted.end - 1,
+            "partition %s: events %d to %d do not exist, and none after them, although earlier events arrive. This is "
+            "normal only in a compacted event hub", partition, position, self._wanted.end - 1,
         )  # fmt: skip
         return True
 
@@ -405,7 +410,7 @@ class _RangeReader:
         position, end = self._position, self._wanted.end
         if state.begin > position:
             end, reason = min(state.begin, end), f"they have aged out (the first retained event is {state.begin})"
-        elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost
+        elif state.end < end and state.end <= position:  # otherwise the events before the new end are late, not lost
             reason = f"the last event is {state.end - 1}, so the event hub was recreated"
         else:
             return position

@@ -3,9 +3,10 @@
 According to Spark's documentation of Python data sources, a reader must not keep state: it is pickled, tasks run in any
 worker and more than once, and a reader is not notified when its query ends. Keeping receivers is safe because no result
 depends on it: a kept receiver is used only if it is still connected and its next event is the first one of the task's
-range; otherwise a new one is opened, which returns the same rows. It is not part of a reader and is never pickled; a
-forked process drops it. It closes if another worker reads its partition, if its token is about to expire, or if it was
-not used for a while. It saves 5 ms of CPU and, on Azure, about ten round trips for each partition of a batch.
+range; otherwise a new one is opened, which returns the same rows. Kept receivers are not part of a reader and are never
+pickled; a forked process drops them. A kept receiver is closed if another worker reads its partition, if its token is
+about to expire, or if it has not been used for a while. Keeping a receiver saves 5 ms of CPU and, on Azure, about ten
+round trips for each partition of a batch.
 """
 
 from __future__ import annotations
@@ -21,16 +22,14 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Open receivers kept by one worker; those unused longest are closed first. Each costs little while it waits, and 5 ms
-#: of CPU when it has to be opened again.
+#: Maximum number of receivers that one worker keeps; the longest unused ones are closed first.
 MAX_RECEIVERS = 256
 
-#: Seconds after which an unused receiver is closed: if batches are further apart, opening one for each costs little;
-#: and a token's last tenth, in which it must be renewed, is rarely shorter.
+#: Seconds after which an unused receiver is closed. If batches are further apart, reopening it for each is relatively
+#: cheap. A receiver must not outlive its token, whose last tenth is rarely shorter than this.
 RECEIVER_IDLE = 10.0
 
-#: Seconds between two checks of the kept receivers: several during the shortest batch, at 5 µs of CPU for each
-#: receiver.
+#: Seconds between two checks of the kept receivers; a check costs 5 µs of CPU per receiver.
 _CHECK_INTERVAL = 0.2
 
 
@@ -71,7 +70,7 @@ class Receivers:
             return len(self._kept)
 
     def forget(self) -> None:
-        """Drop all without closing them: in a forked process they belong to the parent."""
+        """Drop all receivers without closing them: in a forked process, they belong to the parent."""
         self._lock = threading.Lock()
         self._kept: dict[ReceiverKey, _Kept] = {}
         self._thread: threading.Thread | None = None
@@ -100,8 +99,8 @@ class Receivers:
     def keep(self, key: ReceiverKey, receiver: Receiver) -> None:
         """Keep `receiver` for the next task, or close it if it cannot be reused.
 
-        A receiver without owner level is closed: Event Hubs allows five of them per partition, and there may be more
-        workers. One with a level has disconnected those of other workers.
+        A receiver without an owner level is closed, because Event Hubs allows only five per partition, and there may be
+        more workers. A receiver with an owner level is the only one, because it has disconnected the others.
         """
         if key.owner_level is None or not receiver.is_usable():
             receiver.close()
@@ -145,7 +144,7 @@ def _close(receivers: list[Receiver]) -> None:
         receiver.close()
 
 
-#: Of this process: Spark reuses a worker process, and with it its modules, for many tasks.
+#: The receivers of this process. Spark reuses a worker process, including its imported modules, for many tasks.
 RECEIVERS = Receivers()
 
 if hasattr(os, "register_at_fork"):

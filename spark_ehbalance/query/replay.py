@@ -1,6 +1,4 @@
-"""What is left of the batches of a query's earlier processes: which logged batch is read again, and how much of it.
-Pure.
-"""
+"""Decides which ranges of a batch logged by a query's earlier process are read again. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 class Logged(NamedTuple):
     """What Spark's checkpoint contains when a planner starts: the end of the last batch that the sink has finished, and
-    the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
+    the end of a batch that was logged but not finished. Each is an initial offset if there is no such batch."""
 
     finished: StreamOffset
     unfinished: StreamOffset
@@ -37,7 +35,7 @@ class Logged(NamedTuple):
         return progress_of(self.finished.ranges) | begun
 
     def progress(self) -> dict[str, Progress]:
-        """How far the sink has finished each partition that the checkpoint names."""
+        """The sink's progress in each partition that the checkpoint contains."""
         others = {
             p: Progress(position.epoch, Position.before(position.next))
             for p, position in self.last.other_positions.items()
@@ -45,13 +43,13 @@ class Logged(NamedTuple):
         return others | self.finished_progress()
 
     def resumed(self) -> dict[str, ResumePoint]:
-        """What the earlier process was reading."""
+        """The ranges that the earlier process was reading."""
         return {
             p: ResumePoint(range_.start, range_.since_ms, range_.epoch) for p, range_ in self.unfinished.ranges.items()
         }
 
     def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
-        """What the next process reports to its member at first, with `progress` that the table does not know."""
+        """The state that the next process first reports to its member, with `progress` that the table lacks."""
         return QueryState(progress, batch=self.finished.batch, begun=self.last.batch, planner=self.last.run)
 
 
@@ -69,17 +67,17 @@ def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict
 
 @dataclass(frozen=True, slots=True)
 class EarlierBatches:
-    """What the earlier processes of a query have left, by its checkpoint and its lease table.
+    """The batches of a query's earlier processes, according to its checkpoint and its lease table.
 
-    `finished` is the end of the last batch that the sink has finished, by the checkpoint; `finished_number` the number
-    of the last one by the lease table.
+    `finished` is the end of the last finished batch in the checkpoint, `finished_number` is the number of the last
+    finished batch in the lease table.
     """
 
     finished: StreamOffset | None = None
     finished_number: int = 0
 
     def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, OffsetRange]:
-        """What to read again of the logged batch that ends at `end`."""
+        """The ranges to read again of the logged batch that ends at `end`."""
         return plan_replay(end.ranges, owned, finished=end.batch <= self.finished_number)
 
 
@@ -100,7 +98,7 @@ def plan_replay(
     a break since the batch was logged. The others were or will be read by their later owners, or by the next batch: the
     earlier process may have written only a part of a range, and the sink skips a batch number that it has written.
 
-    The checkpoint of a partition that was sought since then is no evidence: the partition is read again unless the
+    If a seek has moved a partition since then, its checkpoint is no evidence, so the partition is read again unless the
     lease table records the batch as `finished`.
     """
 
@@ -115,7 +113,7 @@ def plan_replay(
 
 
 def sought_since(logged: OffsetRange, holding: OwnedLease) -> bool:
-    """Whether the partition was sought after its range was logged, so that reading continues elsewhere."""
+    """Whether a seek has moved the partition since its range was logged."""
     return logged.epoch < holding.seek_epoch
 
 

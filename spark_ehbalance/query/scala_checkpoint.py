@@ -2,7 +2,7 @@
 
 The connector's offsets are `{"HUB": {"PARTITION": NUMBER, ...}, ...}` (`EventHubsSourceOffset`). A number is the first
 sequence number after the batch: the connector reads from the previous batch's number (inclusive) to the batch's own
-number (exclusive), see its `EventHubsSource.getBatch`. The start of the first batch is in `sources/INDEX/0`, in the
+number (exclusive). See its `EventHubsSource.getBatch`. The start of the first batch is in `sources/INDEX/0`, in the
 same form after a zero byte and a line with the version."""
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _VERSION = "v1"
 
 
 class UnusableError(Exception):
-    """The folder cannot be used. The text is a clause that states what is wrong with it, or what is allowed."""
+    """The folder cannot be used. The message is a clause that states what is wrong with the folder, or which hubs can
+    be chosen."""
 
 
 def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Positions:
     """The end of the query's last finished batch in the event hub `wanted`, or the start of the first batch if no batch
     with this hub has finished.
 
-    `wanted` is None if the query must have read exactly one hub. A batch that was only planned does not count, so a
+    If `wanted` is None, the query must have read exactly one hub. A batch that was only planned does not count, so a
     partition that first appears in such a batch has no position. Raises `UnusableError`.
     """
     planned, finished = folder.planned(), folder.finished()
@@ -120,7 +121,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
         offset = None
     numbers = _numbers(offset, hub, file, set()) if isinstance(offset, dict) else None
     if numbers is None or (line and version != _VERSION):
-        raise UnusableError(f"{file} contains no positions of event hub {hub} in version {_VERSION[1:]}")
+        raise UnusableError(f"{file} contains no positions of event hub {hub} in format {_VERSION[1:]}")
     return numbers
 
 

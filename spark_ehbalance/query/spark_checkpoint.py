@@ -58,8 +58,8 @@ class CheckpointFolder:
 
 @contextlib.contextmanager
 def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[CheckpointFolder]:
-    """Open the checkpointLocation at `location`. Raises `OptionError` if the folder does not exist or cannot be "
-    "read."""
+    """Open the checkpointLocation at `location`. Raises `OptionError` if the folder does not exist or cannot be
+    read."""
     try:
         yield CheckpointFolder(_folder(location, storage_options))
     except EhBalanceError:
@@ -99,7 +99,8 @@ def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:
     """
     version, _, *lines = (text + "\n\n").splitlines()
     for index, line in enumerate(lines):
-        # In version 2 (since Spark 4.2), the source's name precedes the offset. In version 1, the line number names it.
+        # In version 2 (since Spark 4.2), the source's name precedes the offset; in version 1, the line number is its
+        # name.
         source, _, offset_text = line.partition(":") if version == "v2" else (str(index), "", line)
         try:
             offset = json.loads(offset_text)

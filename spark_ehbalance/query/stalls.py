@@ -1,8 +1,8 @@
 """Decides when to probe a stalled partition, and how far to read it afterwards. Pure; `QueryEngine` applies it.
 
 Batches omit the partition until a probe (a receiver at the checkpoint) has received an event. The first range after
-that ends with the last received event, so that hardly any events are read twice if the partition stalls again at a
-later event."""
+that ends with the last received event, so hardly any events are read twice if the partition stalls again at a later
+event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a query's start, before anything is read: lease table, event hub and starting position."""
+"""Checks made when a query starts, before anything is read: lease table, event hub and starting position."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: A mistaken time, such as one in another time zone, is off by more; the clocks of machines by less.
-CLOCKS_DIFFER = timedelta(minutes=5)
+#: Tolerated clock skew. A time in the wrong time zone differs by more.
+CLOCK_TOLERANCE = timedelta(minutes=5)
 
 
 class StartHub(Protocol):
-    """The part of `HubWatcher` that the checks at a start use."""
+    """The part of `HubWatcher` that the start checks use."""
 
     def partition_ids(self) -> tuple[str, ...]: ...
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]: ...
@@ -39,10 +39,10 @@ class JoinedTable(NamedTuple):
 def join_table(
     store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: StartHub
 ) -> JoinedTable:
-    """The lease table in `store`, checked and, at a first start, created.
+    """The lease table in `store`, checked and, on a first start, created.
 
     `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
-    `StoreUnavailableError`, `HubUnavailableError`, and what `check_consistency` and `check_start` raise.
+    `StoreUnavailableError`, `HubUnavailableError`, and the errors of `check_consistency` and `check_start`.
     """
     table: Snapshot | None = None
     ends: Mapping[str, Position] = {}
@@ -52,7 +52,7 @@ def join_table(
     check_consistency(options, known, table, found)
     if known.is_initial:
         leases = table.leases if table else {}
-        # Partitions missing in a table with leases were added to the hub, and are read from their first event.
+        # Partitions missing from a table with leases were added to the hub later, and are read from their first event.
         first = not leases or not store.capabilities.members
         unread = [p for p in hub.partition_ids() if (leases[p].checkpoint is None if p in leases else first)]
         states = states_at_start(options, hub)
@@ -71,19 +71,21 @@ def check_consistency(options: Options, known: StreamOffset, table: Snapshot | N
 
 
 def states_at_start(options: Options, hub: StartHub) -> Mapping[str, PartitionState]:
-    """The states that `check_start` needs, and others that are known: requesting all of a large hub would take long."""
+    """The states that `check_start` needs, plus any that are already known: requesting all of a large hub would take
+    too long."""
     numbers = [p for p in hub.partition_ids() if options.starting_position.first_sequence_number(p) is not None]
     return hub.request_states(numbers)
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
-    """Check startingPosition in partitions with these `states` that are read for the first time; warn of a future time.
-    Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
+    """Check startingPosition in the partitions of `states` that are read for the first time, and warn if it is in the
+    future. Raises `OptionError`, not `DataLossError`, if it is beyond a partition's last event, because nothing has
+    been read yet."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
     times = [position for position in map(options.starting_position.position, states) if isinstance(position, datetime)]
-    if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
+    if times and max(times) > datetime.now(timezone.utc) + CLOCK_TOLERANCE:
         _LOG.warning(
-            "startingPosition=%s has not come yet: the event hub's present events are skipped, and reading starts with "
-            "the next event, even if it arrives before that time",
+            "startingPosition=%s is in the future: the event hub's existing events are skipped, and reading starts "
+            "with the next event, even if it arrives before that time",
             max(times).isoformat(),
         )

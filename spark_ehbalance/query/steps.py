@@ -20,7 +20,7 @@ _LOG = logger(__name__)
 
 
 class SeededRandom(random.Random):
-    """A generator that a log can name."""
+    """A random generator whose `repr` contains its seed, so that a log can recreate it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -31,9 +31,9 @@ class SeededRandom(random.Random):
 
 
 class Steps:
-    """Passes inputs to an engine that is new. At level DEBUG it logs the engine first, then each step that does
-    something: both clocks, the input, and the outputs or the error. All are Python expressions of the constructors'
-    keyword arguments, without defaults, in ASCII."""
+    """Passes inputs to a newly created engine. At level DEBUG, it logs the engine first, then each step that has an
+    effect: both clocks, the input, and the outputs or the error. Objects are logged as constructor calls with keyword
+    arguments, without defaults, in ASCII."""
 
     def __init__(self, engine: QueryEngine) -> None:
         self._engine = engine
@@ -44,7 +44,7 @@ class Steps:
             _LOG.debug("step %s: %s", self._run, self._text(engine))
 
     def take(self, input: Input, now: Clocks) -> list[Output]:
-        """What `QueryEngine.handle` returns, or raises."""
+        """Call `QueryEngine.handle`, and log the step."""
         if not _LOG.isEnabledFor(logging.DEBUG):
             return self._engine.handle(input, now)
         try:

@@ -70,7 +70,7 @@ KAFKA_OPTIONS = {
     "minOffsetsPerTrigger": _AT_ONCE,
     "maxTriggerDelay": _AT_ONCE,
     "maxRecordsPerPartition": "use `minPartitions`, the number of tasks",
-    "includeHeaders": "leave it out: the column `properties` has the headers",
+    "includeHeaders": "leave it out: the column `properties` contains the headers",
     "kafkaConsumer.pollTimeoutMs": "use `receiverTimeout`, such as 60 s",
 }
 
@@ -81,13 +81,13 @@ _OTHERS = {
     for name, instead in options.items()
 }
 
-#: What Spark puts before the options of a table in a catalog.
+#: Prefix that Spark adds to the options of a table in a catalog.
 _TABLE_PREFIX = "option."
 
 
 def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
-    """The error for the option `key`, which is not one of the options of `where` (`here`); `elsewhere` maps the keys of
-    the other kind of query to its options."""
+    """The error for the unknown option `key` of `where`, which has the options `here`; `elsewhere` maps the keys of the
+    other kind of query to its options."""
     if key in _OTHERS:
         product, name, replacement = _OTHERS[key]
         return _error(name, "ehbalance", f", but of {product}: {replacement}")
@@ -96,8 +96,8 @@ def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
         return _error(name, "ehbalance", hint)
     if key.startswith(_TABLE_PREFIX):
         hint = (
-            ", which has no tables in a catalog, as they would keep and show the connection: use CREATE TEMPORARY VIEW "
-            "NAME USING ehbalance OPTIONS (...), or spark.read"
+            ", which does not support tables in a catalog, because they would store and show the connection: use "
+            "CREATE TEMPORARY VIEW NAME USING ehbalance OPTIONS (...), or spark.read"
         )
         return _error(redacted(key), "ehbalance", hint)
     if key in elsewhere:

@@ -22,14 +22,14 @@ _LOG = logger(__name__)
 #: Prefixes of the two sinks' descriptions; a path and a bracket follow.
 _FILES, _DELTA = "FileSink[", "DeltaSink["
 
-#: Errors for classes and methods that a platform's own JVM may lack; py4j takes a missing class for a package, which
-#: causes a TypeError.
+#: Errors raised if a platform's JVM lacks a class or method; py4j takes a missing class for a package, which causes a
+#: TypeError.
 _NOT_THERE = (PySparkException, Py4JError, TypeError)
 
 
 def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
-    """End the starting query `query_id` of the JVM's `session` if it reads from `ehbalance` and its sink has a batch
-    with a later number than its checkpoint."""
+    """Stop the query `query_id`, which is starting in the JVM's `session`, if it reads from `ehbalance` and its sink
+    has a batch with a later number than its checkpoint."""
     try:
         query = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
         if query is None or not _reads_ehbalance(query):

@@ -42,7 +42,7 @@ class PlannerMessages(DataSource):
         return "answer string"
 
     def reader(self, schema: StructType) -> _Reader:
-        """The reader of a `spark.read`."""
+        """The reader for `spark.read`."""
         return _Reader(self.options[_TO], json.loads(self.options[_MESSAGE]))
 
 

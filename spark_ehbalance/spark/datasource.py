@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("ehbalance")`, which reads and writes (`writer`) streams and batches.
+"""The data source `format("ehbalance")`, which reads streams and batches, and writes them with the module `writer`.
 
 Spark uses each stream's reader in three places. In the driver, it only creates the reader. In a *planner*, a Python
 process per query, it requests offsets and partitions. In the executors' Python workers, it calls `read`, once per task.
@@ -89,25 +89,25 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
     @single_line_errors()
     def reader(self, schema: StructType) -> BatchReader:
-        """The reader of a `spark.read`. Raises `OptionError`."""
+        """The reader for `spark.read`. Raises `OptionError`."""
         columns = _columns(schema)
         return BatchReader(batch_options(self.options), columns)
 
     @single_line_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
-        """The reader of a `spark.readStream`. Spark calls this once for the planner, and again to pickle the reader for
+        """The reader for `spark.readStream`. Spark calls this once for the planner, and again to pickle the reader for
         the executors. Raises `OptionError`."""
         columns = _columns(schema)
         return StreamReader(stream_options(self.options), columns)
 
     @single_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """The writer of a `df.write`. Raises `OptionError`."""
+        """The writer for `df.write`. Raises `OptionError`."""
         return batch_writer(self._write_options(), schema, overwrite=overwrite)
 
     @single_line_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """The writer of a `df.writeStream`. Raises `OptionError`."""
+        """The writer for `df.writeStream`. Raises `OptionError`."""
         return stream_writer(self._write_options(), schema)
 
     def _write_options(self) -> WriteOptions:
@@ -186,8 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @single_line_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a query without a checkpoint, which is always the same. Called at every trigger until there is a
-        batch, even if batch 0 was logged and is replayed."""
+        """The start offset of a query without a checkpoint; repeated calls return the same value. Called at every
+        trigger until there is a batch, even if batch 0 was logged and is replayed."""
         self._owner = self._owner or mint_owner_id()
         group = group_name(self._options.lease_table)
         return StreamOffset(self._owner, group=group, lineage=self._lineage).to_json()
@@ -295,15 +295,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if limit is not None and left:
             _LOG.warning(
                 "the query ends before it has read all events, because Spark %s runs only one batch with "
-                "Trigger.AvailableNow; the next run continues backlog=%d maxEventsPerTrigger=%d",
+                "Trigger.AvailableNow; the next run reads the rest backlog=%d maxEventsPerTrigger=%d",
                 pyspark.__version__, left, limit,
             )  # fmt: skip
 
     def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         """Exit with `SystemExit`, so that Spark's runner calls `stop`.
 
-        If the driver handles signals or a batch is in flight, this ignores the signal, which all of a job's processes
-        may have received. The driver decides; when Spark closes the connection, the planner ends too.
+        Ignores the signal if the driver handles signals or a batch is in flight, because all of a job's processes may
+        have received it. The driver then decides when the query ends; the planner ends when Spark closes the
+        connection.
         """
         if self._planner is None or not (self._planner.attended or self._planner.in_batch):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -316,7 +317,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Ctrl-C reaches all processes of a terminal, but the driver decides when the query ends.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
-            # Spark requests an initial offset also if batch 0 was logged and is replayed.
+            # Spark requests an initial offset even if batch 0 was logged and is replayed.
             last = unfinished if unfinished is not None and finished.is_initial else finished
             self._local_cores = local_cores(spark_master())
             # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.

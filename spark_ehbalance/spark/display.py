@@ -66,7 +66,7 @@ class Display:
                 _LOG.info("%s", self._named(figure.line(now), self._names[number]))
 
     def show_message(self, text: str, name: str = "") -> None:
-        """Show a message, which concerns the query `name` if that is set."""
+        """Show a message about the query `name`, or about all queries if `name` is empty."""
         text = self._named(text, plain(name)) if name else text
         if self._live:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Shows this package's errors in Spark as one line instead of a worker's traceback of forty lines.
+"""Shows this package's errors in Spark as one line instead of a worker's 40-line traceback.
 
 Spark's Python workers send the text of a traceback to the JVM, which adds its own error class in front and its SQLSTATE
 at the end. `single_line_errors` makes a worker send only the error's line.

@@ -1,4 +1,4 @@
-"""The lag of a running query, from its planners."""
+"""The lag of a running query, as reported by its planners."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def lag(query: StreamingQuery) -> QueryLag | None:
     """How far `query` is behind the hub; while a batch runs, the answer is at most 1 s old.
 
     `partitions` lists each owned partition: `hub`, `partition`, `next` (the first sequence number that the sink has not
-    finished), `end` (one more than the newest), `events` (their difference) and `seconds` (since event `next` was
-    enqueued; None if unknown). The query's `events` are the sum, and its `seconds` the maximum.
+    finished), `end` (one more than the newest sequence number), `events` (their difference) and `seconds` (since event
+    `next` was enqueued; None if unknown). The query's `events` are the sum, and its `seconds` the maximum.
 
     Returns None before the first batch has ended, after the query has ended, or if its planner cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""The listener of a session's queries, which reports the end of each batch to their planners."""
+"""The listener for a session's queries, which reports the end of each batch to their planners."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | N
         return None
     return (
         f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
-        "queries write to the same folder, each skips the batch numbers of the others, and rows are lost; write Delta, "
-        "or use a folder per query"
+        "queries write to the same folder, each skips the batch numbers of the others, and rows are lost; write to a "
+        "Delta table, or use a folder per query"
     )

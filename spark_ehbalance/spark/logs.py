@@ -1,4 +1,4 @@
-"""Logging of planners and executors' Python workers to stderr, which Spark forwards to its own stderr."""
+"""Logging for planners and executors' Python workers to stderr, which Spark forwards to its own stderr."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 import os
 import sys
 
-#: The environment variable that sets the level, such as INFO (ownership changes and decisions) or DEBUG (their inputs
-#: too).
+#: The environment variable that sets the level, such as INFO (ownership changes and decisions) or DEBUG (also their
+#: inputs).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
-    """Lines on stderr, unless the root logger has handlers: since Spark 4.1, Spark's worker logging captures both, so
-    messages would appear twice."""
+    """Writes to stderr, unless the root logger has handlers: since Spark 4.1, Spark's worker logging captures stderr as
+    well as the root logger, so messages would appear twice."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:

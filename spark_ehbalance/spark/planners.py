@@ -35,11 +35,11 @@ def end_offsets(progress: dict[str, Any]) -> Iterator[StreamOffset]:
 def report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
 ) -> Answer | None:
-    """Report to the planner of `end` that the sink has finished the batch that ends there. Returns the planner's
+    """Report to the query's planner that the sink has finished the batch that ends at `end`. Returns the planner's
     answer; None if there is none.
 
     `driver` is the process id of the JVM on the planner's machine. A planner on another machine is reached through the
-    session `remote`. `more` are further fields of the message; see `Planner.handle`."""
+    session `remote`. `more` are additional fields of the message; see `Planner.handle`."""
     message = {"finished": end.to_json(), **more}
     answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:

@@ -17,10 +17,10 @@ from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from spark_ehbalance.spark.listener import BatchEndListener
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 
-#: Valid options, with which Spark can look up the format without reading.
+#: Valid options that let Spark look up the format without reading anything.
 _LOOK_UP = {"fullyQualifiedNamespace": "namespace.servicebus.windows.net", "eventHubName": "hub"}
 
-#: The listener of each session, so that running a notebook's cell again does not add a second one.
+#: Each session's listener, so that rerunning a notebook cell does not add a second one.
 _listeners = weakref.WeakKeyDictionary[SparkSession, BatchEndListener]()
 
 
@@ -28,10 +28,11 @@ def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and add a listener for its queries.
 
     Registration is needed if the package was added with `--py-files`, `--archives` or `addArtifacts`. The listener
-    reports each batch's end to the query's planner; without it, and with Spark Connect, checkpoints and handovers wait
-    for the next trigger. The listener also ends a query whose sink has later batches than its checkpoint.
+    reports the end of each batch to the query's planner. Without it (always with Spark Connect), checkpoints and
+    handovers wait for the next trigger. The listener also ends a query whose sink has later batches than its
+    checkpoint.
 
-    Raises `EhBalanceError` if the driver's Python (with Spark Connect: the server's) cannot import the package.
+    Raises `EhBalanceError` if the driver's Python (with Spark Connect, the server's) cannot import the package.
     """
     _register_format(spark)
     if remote(spark) is None:
@@ -39,7 +40,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _register_format(spark: SparkSession) -> None:
-    """Register the format unless Spark already knows it, because Spark warns about a second registration.
+    """Register the format unless it is already registered, because Spark warns about a second registration.
 
     Raises `EhBalanceError` if the Python that Spark starts on the driver's machine cannot use it.
     """
@@ -57,7 +58,7 @@ def _register_format(spark: SparkSession) -> None:
 
 
 def _use(spark: SparkSession) -> Exception | None:
-    """Use the format in the driver's Python. Returns the error; None if it works."""
+    """Use the format in the driver's Python. Returns the error; None if there is none."""
     try:
         _ = spark.read.format(EhBalanceDataSource.name()).options(**_LOOK_UP).load().schema
     except SPARK_ERRORS as error:
@@ -69,17 +70,19 @@ def _describe_python(spark: Any) -> str:
     """Describe which Python Spark starts, and how to make Spark start this program's Python."""
     export = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
     if remote(spark) is not None:
-        return f"Spark's Python is the server's; for a server on this machine, before it starts: {export}"
+        return f"Spark uses the server's Python. If the server runs on this machine, run `{export}` before starting it"
     name = spark.sparkContext.pythonExec
     python = os.path.abspath(shutil.which(name, path=spark._jvm.System.getenv("PATH")) or name)
     # Compare folders, because the interpreters of virtual environments can be links to the same file.
     if os.path.dirname(python) == os.path.dirname(sys.executable):
-        return f"Spark's Python is this program's, {python}"
+        return f"Spark uses the same Python as this program, {python}"
     source = "set by PYSPARK_PYTHON"
     if "PYSPARK_PYTHON" not in os.environ:
         source = f"the first {name} on the PATH, as PYSPARK_PYTHON is not set"
-    found = f"Spark's Python is {python} ({source}), this program's is {sys.executable}"
-    return f"{found}: before it starts, {export}" if spark.sparkContext.master.startswith("local") else found
+    found = f"Spark uses {python} ({source}), but this program uses {sys.executable}"
+    if not spark.sparkContext.master.startswith("local"):
+        return found
+    return f"{found}. Run `{export}` before starting the program"
 
 
 def _listen(spark: SparkSession) -> None:

@@ -38,8 +38,8 @@ class RunStatistics:
         return self._newest
 
     def add(self, progress: dict[str, Any], now: float) -> None:
-        """Add a progress report. Each batch counts once. A report without a batch, which has the next number and the
-        last end, does not count."""
+        """Add a progress report. Each batch counts once. Reports without a batch do not count: they repeat the last
+        batch's end under the next batch's number."""
         self._reported = True
         no_batch = "addBatch" not in progress["durationMs"]
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):

@@ -1,4 +1,4 @@
-"""Wait for the end of queries, and stop them in order at SIGTERM and SIGINT."""
+"""Wait for queries to end, and stop them gracefully on SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from spark_ehbalance.spark.stopping import hand_over
 #: Seconds between two updates of the display.
 _INTERVAL = 0.5
 
-#: Seconds that Spark gets to end a query whose batch was aborted (its `foreachBatch` function may never return) and to
+#: Seconds that Spark has to end a query whose batch was aborted (its `foreachBatch` function may never return) and to
 #: call its listeners.
 _GRACE = 2.0
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for the end of all `queries`; at SIGTERM or SIGINT (Ctrl-C), stop them without duplicates, as `stop` does.
+    """Wait for all `queries` to end; on SIGTERM or SIGINT (Ctrl-C), stop them without duplicates, as `stop` does.
 
-    The function then returns, so the program ends with exit code 0. Batches that still run `timeout` seconds after the
+    The function then returns, so the program ends with exit code 0. Batches still running `timeout` seconds after the
     signal are aborted; the default suits a process that is killed after 30 s. A second signal raises `SystemExit` with
-    128 + its number. Call it in the main thread. A terminal shows owned partitions, events read and lag; without a
-    terminal they are logged.
+    code 128 + its number. Call `run` in the main thread. A terminal shows owned partitions, events read and lag;
+    without a terminal they are logged.
 
     If a query fails, the others are stopped and its exception is raised. Raises `EhBalanceError` if there is no query,
     or if the JVM is lost.
@@ -72,14 +72,16 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
             if stops or (number is None and failed is None):
                 continue
             reason = f"query {failed.name} failed" if failed else _name(number or 0)
-            display.show_message(f"{reason}: finishing the batch for up to {timeout:g} s; a second signal ends now")
+            display.show_message(
+                f"{reason}: waiting up to {timeout:g} s for the batch to end; a second signal aborts it"
+            )
             deadline = time.monotonic() + timeout + _GRACE
             stops = [threading.Thread(target=query.stop, args=(timeout, display), daemon=True) for query in watched]
             for thread in stops:
                 thread.start()
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
-        # With Spark Connect, a message may have to wait until the batch frees its core.
+        # With Spark Connect, the planner may receive the request to leave only once the batch releases its core.
         _end_now([query.handle for query in watched if query.handle.isActive])
         display.show([query.update() for query in watched], last=True)
         events = sum(query.statistics.events for query in watched)
@@ -152,14 +154,14 @@ def _end_now(queries: Sequence[StreamingQuery]) -> None:
 
 
 def _deliver_events() -> None:
-    """Wait until the listeners have been notified of the queries' ends; otherwise the JVM prints forty lines at
-    exit."""
+    """Wait until the listeners have been notified that the queries ended; otherwise the JVM prints a 40-line stack
+    trace at exit."""
     with contextlib.suppress(*SPARK_ERRORS):
         _context()._jsc.sc().listenerBus().waitUntilEmpty(round(_GRACE * 1000))
 
 
 def _mute() -> None:
-    """Suppress the JVM's lines at exit about an aborted `foreachBatch` function."""
+    """Suppress the JVM's messages at exit about an aborted `foreachBatch` function."""
     with contextlib.suppress(*SPARK_ERRORS, OSError):
         _context().setLogLevel("OFF")
 

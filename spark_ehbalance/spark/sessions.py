@@ -25,6 +25,6 @@ def cause(error: Exception) -> str:
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         ours = [line for line in lines if line and not line.startswith(("SQLSTATE", "at ", "...", "Caused by: "))]
         return ours[-1].removeprefix(": ")  # py4j's prefix of a JVM exception
-    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is text of py4j itself
+    if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
         return lines[1].removeprefix(": ")
     return lines[0]

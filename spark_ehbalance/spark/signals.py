@@ -20,7 +20,7 @@ _SINGLE_PROGRAM = "org.apache.spark.deploy."
 
 
 class StopSignals:
-    """Receives signals of this process and of its JVM. `received` must be entered in the main thread.
+    """Receives signals sent to this process or to its JVM. `received` must be entered in the main thread.
 
     Without it, pyspark's SIGINT handler would cancel the running batch, and SIGTERM would shut down the JVM in the
     middle of the batch. These handlers only queue the signal, so they interrupt nothing.

@@ -17,7 +17,7 @@ _tasks = itertools.count(1)
 
 
 def freeze_modules() -> None:
-    """Freeze the loaded modules. Call it at the start of each task of a worker; it does so only at the second and third
-    task."""
+    """Freeze the loaded modules. Call it at the start of each task of a worker; only the second and third calls do
+    anything."""
     if next(_tasks) in _FREEZES:
         gc.freeze()

@@ -1,5 +1,4 @@
-"""The writers as Spark sees them: `df.write` and `df.writeStream`. Spark pickles them for the executors' Python
-workers.
+"""The writers for `df.write` and `df.writeStream`. Spark pickles them for the executors' Python workers.
 
 They write at least once: if Spark runs a task or batch again, its events can be in the hub twice.
 """
@@ -39,7 +38,7 @@ class TaskDone(WriterCommitMessage):
 
 @dataclass
 class _Writing:
-    """Base of batch and stream writers."""
+    """Base class of the batch and stream writers."""
 
     options: WriteOptions
     columns: SinkColumns
@@ -87,7 +86,7 @@ def _sent(messages: Sequence[Any]) -> SendResult:
 
 
 class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)):  # type: ignore[misc]
-    """The writer of a `df.write`."""
+    """The writer for `df.write`."""
 
     def commit(self, messages: list[Any]) -> None:
         """Called on the driver's machine once all tasks have ended."""
@@ -99,7 +98,7 @@ class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSou
 
 
 class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)):  # type: ignore[misc]
-    """The writer of a `df.writeStream`."""
+    """The writer for `df.writeStream`."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Called on the driver's machine once all tasks of a micro-batch have ended."""
@@ -124,7 +123,7 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
-    """The writer of a stream. As in Spark's Kafka sink, the output modes complete and update are allowed too: all rows
+    """The writer for a stream. As in Spark's Kafka sink, the output modes complete and update are allowed too: all rows
     of a batch are sent. Raises `OptionError`."""
     return StreamWriter(options, _columns(options, schema), schema)
 
@@ -165,7 +164,7 @@ def _batch(rows: list[Row], types: pa.Schema) -> pa.RecordBatch:
 
 
 def _plain(value: Any) -> Any:
-    """The value in the form that Arrow needs: maps as lists of pairs."""
+    """The value in the form that Arrow requires: maps as lists of pairs."""
     if isinstance(value, dict):
         return list(value.items())
     return [item.asDict() if isinstance(item, Row) else item for item in value] if isinstance(value, list) else value

@@ -243,7 +243,7 @@ def test_objects_with_too_many_unset_fields_are_rejected() -> None:
 def test_not_null_is_checked_at_any_depth() -> None:
     inner = T.StructType([T.StructField("x", T.LongType(), nullable=False)])
     assert _reason(_fields(xs=T.ArrayType(inner)), b'{"xs": [{"x": 1}, {}]}') == (
-        "field xs[1].x is missing or null, and NOT NULL in the schema"
+        "field xs[1].x is missing or null, but NOT NULL in the schema"
     )
 
 

@@ -113,7 +113,11 @@ def test_schema_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "condition", "parameters"),
     [
-        ({"schema": ""}, REQUIRED, {"option": PREFIX + "schema", "reason": "a schema in DDL, or file:PATH of one"}),
+        (
+            {"schema": ""},
+            REQUIRED,
+            {"option": PREFIX + "schema", "reason": "a schema in DDL, or file:PATH if"},
+        ),
         ({"rejected": ""}, REQUIRED, {"option": PREFIX + "rejected", "reason": "a path or an address"}),
         ({"rejected": "/t/"}, CONFLICT, {"options": f"{PREFIX}table=/t and {PREFIX}rejected=/t/"}),
         (
@@ -154,7 +158,7 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
         (
             {"source.minPartitions": "9"},
             FORBIDDEN,
-            {"option": PREFIX + "source.minPartitions", "reason": "the events of a key"},
+            {"option": PREFIX + "source.minPartitions", "reason": "events with the same key"},
         ),
         (
             {"source.onMalformed": "keep"},

@@ -96,7 +96,7 @@ def test_range_ending_in_a_removed_tombstone_ends(
     emulator.compact(HUB, 0, 0, 18)
     emulator.compact(HUB, 0, 20, 23)
     assert read(options_of(emulator), 0, 23, worker, level=level) == [18, 19]
-    assert "events 20 to 22 do not exist, and none after them, although earlier ones come" in caplog.text
+    assert "events 20 to 22 do not exist, and none after them, although earlier events arrive" in caplog.text
     send(emulator, 7)
     assert read(options_of(emulator), 23, 30, worker, level=level) == list(range(23, 30))
 

@@ -17,7 +17,7 @@ from spark_ehbalance.query.control_socket import (
     PlannerControl,
     request,
     send,
-    send_to_all,
+    send_until_accepted,
     socket_path,
 )
 from tests.waiting import wait_until
@@ -73,14 +73,14 @@ def test_message_is_received_and_answered(planner: FakePlanner) -> None:
 def test_finds_out_whether_any_other_planner_answers_yes(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(socket_path(PlannerAddress("dead"))))
-    assert send_to_all(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
+    assert send_until_accepted(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
     bob = FakePlanner("bob")
     for answer in (True, False, {"an object": "is no yes"}):
         bob.answer = answer
-        assert send_to_all(PlannerAddress("ann"), {"n": 2}) is (answer is True)
+        assert send_until_accepted(PlannerAddress("ann"), {"n": 2}) is (answer is True)
     bob.control.close()
     assert bob.messages == [{"n": 2}] * 3
-    assert send_to_all(PlannerAddress("eve"), {"n": 3}) is False, "its own planner is not on this machine"
+    assert send_until_accepted(PlannerAddress("eve"), {"n": 3}) is False, "its own planner is not on this machine"
     assert planner.messages == [{"n": 1}] + [{"n": 2}] * 3
 
 

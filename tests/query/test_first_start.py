@@ -73,4 +73,4 @@ def test_future_starting_time_is_warned_about_once(group: Group, caplog: pytest.
     group.append(1)
     query.read(PARTITIONS)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"startingPosition={moment} has not come yet" in warning
+    assert f"startingPosition={moment} is in the future" in warning

@@ -42,7 +42,7 @@ def test_without_a_finished_batch_the_position_is_the_start_of_the_first(tmp_pat
     begin_at(folder, {"hub": {0: 3}}, version="")  # as Spark 2.1 wrote it
     assert read(folder) == {"0": 3}
     begin_at(folder, {"hub": {0: 3}}, version="v2\n")
-    assert "sources/0/0 contains no positions of event hub hub in version 1" in refusal(folder)
+    assert "sources/0/0 contains no positions of event hub hub in format 1" in refusal(folder)
 
     later = scala_folder(tmp_path / "later", ("7", None), ("8", {"hub": {0: 10}}), unfinished=1)
     begin_at(later, {"hub": {0: 6}}, source=1)

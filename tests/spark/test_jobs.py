@@ -125,7 +125,7 @@ def test_batch_fails_if_events_are_missing_from_the_table(
 _BODIES = {
     b'{"id": "a", "at": {"x": 1}}': None,
     b'{"id": "b", "delay": "late"}': "field delay is not a valid int: late",
-    b'{"id": null}': "field id is missing or null, and NOT NULL in the schema",
+    b'{"id": null}': "field id is missing or null, but NOT NULL in the schema",
     b"\xff{}": "not UTF-8",
     b'{"id": "f", "day": "1582-10-14", "more": true}\r\n': None,
 }

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own
 #: Spark's daemon sometimes prints this when it uses a Unix socket; see docs/troubleshooting.md.
 SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
-ORDERLY = ["finishing the batch", "handed over", "stopped after"]
+ORDERLY = ["for the batch to end", "handed over", "stopped after"]
 
 
 def test_first_signal_ends_a_query_gracefully_and_the_second_immediately(
@@ -54,7 +54,7 @@ def test_first_signal_ends_a_query_gracefully_and_the_second_immediately(
     try:
         wait_for(held_up.exists, "the first batch is being written")
         os.killpg(program.pid, signal.SIGINT)
-        wait_for(lambda: logged("SIGINT: finishing the batch", run=1), "it logs the signal")
+        wait_for(lambda: logged("SIGINT: waiting", run=1), "it logs the signal")
         held_up.unlink()
         hold.unlink()
         wait_for(lambda: log.read_text().count("-- run") == 2, "run has returned, and runs again")
@@ -67,7 +67,7 @@ def test_first_signal_ends_a_query_gracefully_and_the_second_immediately(
         everything = fill(hub, 10)
         wait_for(held_up.exists, "another batch is being written")
         os.killpg(program.pid, signal.SIGTERM)
-        wait_for(lambda: logged("SIGTERM: finishing the batch", run=2), "it logs the signal")
+        wait_for(lambda: logged("SIGTERM: waiting", run=2), "it logs the signal")
         held_up.unlink()
         hold.unlink()
         wait_for(lambda: log.read_text().count("-- run") == 3, "run has returned, and runs again")
@@ -79,7 +79,7 @@ def test_first_signal_ends_a_query_gracefully_and_the_second_immediately(
         fill(hub, 10)
         wait_for(held_up.exists, "another batch is being written")
         program.send_signal(signal.SIGTERM)
-        wait_for(lambda: logged("SIGTERM: finishing the batch", run=3), "it logs the signal")
+        wait_for(lambda: logged("SIGTERM: waiting", run=3), "it logs the signal")
         program.send_signal(signal.SIGTERM)
         assert program.wait(60) == 128 + signal.SIGTERM
         assert events_in(target) == Counter(everything)

@@ -21,10 +21,10 @@ def session(path: Path, master: str) -> SimpleNamespace:
 def test_error_names_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     (tmp_path / "python3").symlink_to(sys.executable)
-    found = f"Spark's Python is {tmp_path}/python3 (the first python3 on the PATH, as PYSPARK_PYTHON is not set)"
+    found = f"Spark uses {tmp_path}/python3 (the first python3 on the PATH, as PYSPARK_PYTHON is not set)"
     for master, is_local in (("local[2]", True), ("yarn", False)):
         python = registration._describe_python(session(tmp_path, master))
         assert python.startswith(found)
-        assert python.endswith(f"before it starts, export PYSPARK_PYTHON={sys.executable}") == is_local
+        assert (f"`export PYSPARK_PYTHON={sys.executable}`" in python) == is_local
     own = registration._describe_python(session(Path(sys.executable).parent, "local[2]"))
-    assert own.startswith("Spark's Python is this program's")
+    assert own.startswith("Spark uses the same Python as this program")
