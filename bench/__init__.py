@@ -1,1 +1,1 @@
-"""Measurements: `python -m bench.NAME`, each prints what it has measured beside its bar."""
+"""Benchmarks: `python -m bench [NAME]...` prints each measured number together with its limit."""

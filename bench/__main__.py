@@ -1,4 +1,5 @@
-"""All benchmarks: `python -m bench [NAME]... [--short]`. Each number is printed with its bar and its comparison."""
+"""All benchmarks: `python -m bench [NAME]... [--short]`. Each number is printed with its bar (the limit that it must
+keep) and with the result of its comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from bench import exactly_once, leases, planner, reader, simulator, sink, source
 from bench.common import Bench, Log, Row, session, three_digits
 from bench.kafka import Unavailable, fetch
 
-#: In this order; those without Spark come first, so that its JVM takes no memory from them.
+#: The benchmarks in the order in which they run. Those without Spark come first, so that its JVM does not take memory
+#: from them.
 BENCHES: dict[str, Bench] = {
     bench.name: bench
     for bench in (
@@ -41,7 +43,7 @@ Found = dict[str, list[Row]]
 
 
 def run(names: list[str], folder: Path, log: Log, found: Found, *, short: bool) -> None:
-    """Measure these benchmarks, and add each row to `found` at once."""
+    """Run these benchmarks, and add each row to `found` as soon as it is measured."""
     spark, chosen = None, [bench for name, bench in BENCHES.items() if name in names]
     with ExitStack() as stack:
         for bench in chosen:
@@ -64,7 +66,7 @@ def holds(name: str, row: Row) -> bool | None:
 
 
 def report(found: Found) -> Table:
-    """The median of each row, with its smallest and largest run."""
+    """A table with the median of each row, and its smallest and largest run."""
     table = Table(title="measured", title_justify="left")
     for column in ("what", "median", "range", "unit", "bar", "held", "compared with"):
         table.add_column(column, justify="right" if column in ("median", "range", "bar") else "left")
@@ -83,12 +85,15 @@ def report(found: Found) -> Table:
 
 def main(
     names: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(BENCHES)}. Default: all but kafka, which needs Maven.")
+        list[str] | None,
+        typer.Argument(help=f"Any of {', '.join(BENCHES)}. Default: all except kafka, which needs Maven."),
     ] = None,
-    short: Annotated[bool, typer.Option("--short", help="Only check that it works; bars do not count.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Only check that the benchmarks work; bars do not count.")
+    ] = False,
     output: Annotated[Path, typer.Option(help="The file for the results, as JSON.")] = Path("artifacts/bench.json"),
 ) -> None:
-    """Measure, print each number with its bar, and save them. The exit code is 1 if a bar was missed."""
+    """Run benchmarks, print each number with its bar, and save the numbers. The exit code is 1 if a bar is missed."""
     if unknown := sorted({*(names or ())} - BENCHES.keys()):
         raise typer.BadParameter(f"{unknown[0]!r}: allowed are {', '.join(BENCHES)}")
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -102,7 +107,7 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             run(names or _DEFAULT, Path(folder), log, found, short=short)
     except Unavailable as why:
-        sys.exit(f"bench: no comparison with Kafka: {why}")
+        sys.exit(f"bench: the comparison with Kafka is not possible: {why}")
     finally:  # also report what was measured before an error or an interruption
         console.print(report(found))
         load = f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after"

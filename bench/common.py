@@ -30,7 +30,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bar:
-    """The `most` or the `least` that a median may be."""
+    """A limit for a median: the maximum (`most`) or the minimum (`least`)."""
 
     which: Literal["most", "least"]
     value: float
@@ -44,7 +44,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report: the value of each run, in `unit`, and those of each comparison, by its name."""
+    """One line of the report: the value of each run, in `unit`. `compared` maps the name of each comparison to the
+    values of its runs."""
 
     what: str
     unit: str
@@ -58,9 +59,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark. `measure` gets the settings of the `short` or the `full` form; `bars` are by the row's name.
+    """A benchmark. `measure` is called with the settings of the `short` or the `full` form. `bars` maps the names of
+    rows to their bars.
 
-    `compared_with` is for the report. With `needs_spark`, `measure` gets a session as its first argument; its other
+    `compared_with` appears in the report. With `needs_spark`, the first argument of `measure` is a session; its other
     arguments are a folder and a `Log`.
     """
 
@@ -75,7 +77,7 @@ class Bench:
 
 
 def three_digits(value: float) -> str:
-    """`value` for people: more digits are not reproducible."""
+    """Format `value` with three digits, because more digits are not reproducible."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -85,7 +87,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Emulator:
-    """An emulator with `HUB` in its own process, so that its CPU time is not counted."""
+    """An emulator with `HUB` that runs in its own process, so that its CPU time is not counted."""
 
     process: ProcessPoolExecutor
     connection: Connection
@@ -95,7 +97,7 @@ class Emulator:
         return str(self.connection.connection_string)
 
     def call(self, operation: str, *arguments: Any) -> Any:
-        """The result of an operation of the emulator."""
+        """Call an operation of the emulator, and return its result."""
         return self.process.submit(_call, operation, arguments).result()
 
     def append(self, partition: int, bodies: list[bytes]) -> None:
@@ -105,13 +107,15 @@ class Emulator:
         self.process.submit(_fill, partition, body, events, properties).result()
 
 
-#: In the emulator's process: the emulator.
+#: The emulator. Only set in the emulator's process.
 _running: LocalEmulator
 
 
 def _start(partitions: int) -> tuple[str, int]:
     global _running
-    _running = LocalEmulator({HUB: partitions}, management_requests=None)  # the cost of requests is measured
+    _running = LocalEmulator(
+        {HUB: partitions}, management_requests=None
+    )  # no limit, because the cost of requests is measured
     _running.start()
     return _running.connection_string(HUB), _running.port
 
@@ -134,7 +138,8 @@ def emulator(partitions: int) -> Iterator[Emulator]:
 
 
 def in_turns(ways: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
-    """The results of `runs` runs of each way, alternating, each way in its own process; a first run warms up."""
+    """Run each of `ways` in its own process, in turns, `runs` times after a run to warm up. Returns the results by
+    name."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.__main__"])  # forks from a process that has imported everything
@@ -148,7 +153,7 @@ def in_turns(ways: Mapping[str, Callable[[], float]], runs: int) -> dict[str, li
 
 
 def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
-    """A Spark session with two cores and these jars, which keeps its progress reports."""
+    """A Spark session with two cores and these jars that keeps all progress reports."""
     more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
     return spark_session("local[2]", folder, {**SESSION, **more})
 
@@ -162,7 +167,7 @@ def start(
     columns: str | None = None,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Start a query with all columns, or with `columns`, into a sink that discards them."""
+    """Start a query that reads all columns, or `columns`, into a sink that discards the rows."""
     reader = spark.readStream.format(source).options(**options)
     writer = (reader if columns is None else reader.schema(columns)).load().writeStream.format("noop")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -170,6 +175,6 @@ def start(
 
 
 def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
-    """The progress reports of the batches with rows."""
+    """The progress reports of the batches that contained rows."""
     reports = (json.loads(progress.json) for progress in query.recentProgress)
     return [report for report in reports if report["numInputRows"] > 0]

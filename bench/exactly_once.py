@@ -1,7 +1,8 @@
-"""`write_once` beside Delta's plain and its idempotent append: the same frame, in turns, in one `foreachBatch`.
+"""`write_once` compared with Delta's plain append and its idempotent append: they write the same frame in turns, in the
+same `foreachBatch`.
 
-In a young table and in one with a long history; in a table of its own, and in one that others write in between: then
-Delta has to recompute its state for each read of it.
+The table is either new or has a long history, and either each writer has its own table or they share one. If they share
+a table, Delta has to recompute its state whenever it is read after a write.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from spark_ehbalance.exactly_once import write_once
 
 PARTITIONS, EVENT_BYTES = 8, 100
 
-#: A table's age, and whether others write into it in between.
+#: A table's age, and whether others also write to it.
 Case = tuple[str, bool]
 CASES: tuple[Case, ...] = tuple(itertools.product(("young", "old"), (False, True)))
 
 ONCE, PLAIN, IDEMPOTENT = "write_once", "plain append", "append with txnAppId"
 
-#: Appends a frame, with the number of its batch, to the table at a path.
+#: Name → function that appends a frame, with the number of its batch, to the table at a path.
 WAYS: dict[str, Callable[[DataFrame, int, str], None]] = {
     ONCE: write_once,
     PLAIN: lambda df, n, path: df.write.format("delta").mode("append").save(path),
@@ -52,7 +53,7 @@ def measure(
     warm_up: int,
     runs: int,
 ) -> Iterator[Row]:
-    """Measure `runs` batches of `events` events after `warm_up` ones; the old table has `commits` earlier commits."""
+    """Measure `runs` batches of `events` events, after `warm_up` batches. The old table has `commits` commits."""
     place = folder / "once"
     paths = {
         (case, way): str(place / f"{case[0]}-{'shared' if case[1] else way.split()[0]}")

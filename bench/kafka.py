@@ -1,4 +1,4 @@
-"""Kafka's broker and Spark's connector, which Maven fetches, for comparisons."""
+"""Kafka's broker and Spark's connector, for comparisons. Maven fetches both."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import pyspark
 
-#: What the broker needs; it brings the rest. 4.1 is the newest that runs with Java 17 and whose tools are on Maven.
+#: The broker's artifacts; their dependencies are fetched too. 4.1 is the newest version that runs with Java 17 and has
+#: its tools on Maven.
 _BROKER = ("org.apache.kafka:kafka_2.13:4.1.0", "org.apache.kafka:kafka-tools:4.1.0", "org.slf4j:slf4j-simple:1.7.36")
 
-#: The connector without what Spark has; the token provider is not published for each version.
+#: The connector's artifacts, without those that Spark includes. The token provider is not published for every version.
 _CONNECTOR = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -29,7 +30,7 @@ _STARTS_WITHIN = 60.0
 
 
 class Unavailable(Exception):
-    """Broker or connector cannot be fetched or started."""
+    """The broker or the connector cannot be fetched or started."""
 
 
 class Jars(NamedTuple):
@@ -39,14 +40,14 @@ class Jars(NamedTuple):
 
 @functools.cache  # the session needs the connector before the broker starts
 def fetch(folder: Path) -> Jars:
-    """Fetch broker and connector with Maven. Raises `Unavailable`."""
+    """Fetch the broker and the connector with Maven. Raises `Unavailable`."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise Unavailable("it needs Maven (mvn) and Java")
+        raise Unavailable("Maven (mvn) and Java are needed")
     return Jars(_copied(folder / "broker", _BROKER), _copied(folder / "connector", _CONNECTOR, alone=True))
 
 
 def _copied(folder: Path, artifacts: Sequence[str], *, alone: bool = False) -> list[Path]:
-    """Copy these artifacts to a folder, with their dependencies unless `alone`."""
+    """Copy these artifacts to a folder, together with their dependencies unless `alone`."""
     none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     needed = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(*artifact.split(":"))
@@ -69,7 +70,7 @@ def _copied(folder: Path, artifacts: Sequence[str], *, alone: bool = False) -> l
 
 @contextlib.contextmanager
 def broker(jars: Jars, folder: Path) -> Iterator[str]:
-    """Start a broker that keeps its data in `folder`; yields its address. Raises `Unavailable`."""
+    """Start a broker that keeps its data in `folder`, and yield its address. Raises `Unavailable`."""
     folder.mkdir()
     port, controller = _free_port(), _free_port()
     settings = {
@@ -100,7 +101,8 @@ def broker(jars: Jars, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def topic(spark: Any, servers: str, name: str, partitions: int) -> Iterator[str]:
-    """A topic, which is deleted afterwards: its gigabytes would take the page cache from the next."""
+    """Create a topic, and delete it afterwards, because its gigabytes would displace the next topic from the page
+    cache."""
     java = spark._jvm
     admin = java.org.apache.kafka.clients.admin.AdminClient.create(
         java.java.util.HashMap({"bootstrap.servers": servers})
@@ -124,7 +126,7 @@ class Sender:
         self._producer = self._clients.KafkaProducer(spark._jvm.java.util.HashMap(settings))
 
     def append(self, partition: int, bodies: list[bytes]) -> None:
-        """Append, and return when all have arrived."""
+        """Append the bodies, and return when all have arrived."""
         for body in bodies:
             self._producer.send(self._clients.ProducerRecord(self._topic, partition, None, bytearray(body)))
         self._producer.flush()

@@ -1,5 +1,5 @@
-"""The lease store: on a local disk beside delta-rs's overwrite of the same rows and by the soak, and its requests to a
-storage account, maintenance included."""
+"""The lease store. On a local disk, it is compared with delta-rs overwriting the same rows, and measured with the soak
+test. On a storage account, its requests are counted, including those for maintenance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import to_table
 
-#: Seconds that the storage account takes for a request besides its work.
+#: Seconds by which the proxy delays each request to the storage account.
 _LATENCY = 0.02
 
-#: Commits a second with maintenance: the most that a group makes on a storage account.
+#: Commits per second when requests are counted: the most that a group makes on a storage account.
 _PACE = 4
 
 _OVERWRITE, _FASTER = "delta-rs's overwrite", "commit, by delta-rs's overwrite"
@@ -29,8 +29,9 @@ _SLOWDOWN, _REQUESTS = "after all commits, by a new table", "read and commit on 
 
 
 def measure(folder: Path, log: Log, *, commits: int, paced: int, runs: int) -> Iterator[Row]:
-    """`commits` commits on a local disk, `paced` ones on a storage account, and `runs` comparisons with delta-rs."""
-    log(f"beside delta-rs, {runs} runs")
+    """Measure `runs` comparisons with delta-rs, `commits` commits on a local disk, and `paced` commits on a storage
+    account."""
+    log(f"compared with delta-rs, {runs} runs")
     ours, theirs = zip(
         *(_beside_delta_rs(folder / f"leases-{run}", min(commits, 200)) for run in range(runs)), strict=True
     )
@@ -61,7 +62,7 @@ def measure(folder: Path, log: Log, *, commits: int, paced: int, runs: int) -> I
 
 
 def _beside_delta_rs(folder: Path, times: int) -> tuple[float, float]:
-    """The median ms of a commit and of delta-rs's overwrite of a table with the same rows, in turns."""
+    """The median milliseconds of a commit, and of delta-rs overwriting a table with the same rows. They take turns."""
     ours, theirs = list[float](), list[float]()
     with DeltaStore(f"{folder}/ours") as store:
         fill(store, 1)

@@ -1,5 +1,5 @@
-"""The cost of waiting: `latestOffset` of an idle query every 10 ms, and the CPU of its planner process (Linux),
-compared with that of a source whose offset is a constant."""
+"""The cost of an idle query: the time of `latestOffset`, called every 10 ms, and the CPU time of the planner process
+(on Linux), compared with that of a source whose offset is a constant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = 8
 #: Spark's `spark.sql.streaming.pollingDelay`, in seconds.
 _POLLING_DELAY = 0.01
 
-#: Seconds after which a started query has settled: the rate of requests is lowest after ten without events.
+#: Seconds after which a new query has settled: its rate of requests is lowest after ten seconds without events.
 _SETTLED = 12.0
 
 
@@ -54,14 +54,14 @@ class _TrivialReader(DataSourceStreamReader):
 
 
 def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs: int) -> Iterator[Row]:
-    """Each run starts new queries and measures each for `seconds`."""
+    """In each of `runs` runs, start new queries, and measure each for `seconds`."""
     spark.dataSource.register(TrivialSource)
     calls, idle, trivial = list[float](), list[float](), list[float]()
     with emulator(PARTITIONS) as server:
         for run in range(runs):
             log(f"run {run + 1} of {runs}, {seconds:g} s of idling")
             place = folder / f"planner-{run}"
-            # Separate lease tables: with one the readers would share the partitions.
+            # Separate lease tables: with the same table, the readers would share the partitions.
             read, leases = {"connectionString": server.address, "startingPosition": "earliest"}, "leaseTable"
             calls.append(1000 * _idle_call({**read, leases: f"{place / 'calls'}"}, seconds))
             idle.append(_share(spark, {**read, leases: f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds))
@@ -72,7 +72,7 @@ def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs
 
 
 def _idle_call(options: Mapping[str, str], seconds: float) -> float:
-    """The median time of `latestOffset`, in seconds, in this process."""
+    """The median time of a call of `latestOffset` in this process, in seconds."""
     reader, times = StreamReader(stream_options(options)), []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -90,7 +90,7 @@ def _idle_call(options: Mapping[str, str], seconds: float) -> float:
 
 
 def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> float:
-    """The CPU time of a waiting query's planner, in percent of a core."""
+    """The CPU time of an idle query's planner, in percent of a core."""
     before = planners()
     query = start(spark, options, folder, source=source)
     try:

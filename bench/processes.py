@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import psutil
 
-#: The part of the system that a process belongs to, by a piece of its command line.
+#: A piece of a process's command line → the part of the system to which the process belongs.
 _PARTS = {
     "kafka.Kafka": "broker",
     "org.apache.spark": "JVM",
@@ -18,7 +18,8 @@ _PARTS = {
 
 
 def cpu_by_part() -> dict[str, float]:
-    """The CPU time so far, in seconds. Ended processes count as Python: JVM and emulator keep running."""
+    """The CPU time so far, in seconds, by part of the system. Processes that have ended count as Python, because the
+    JVM and the emulator keep running."""
     spent: dict[str, float] = defaultdict(float)
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -40,14 +41,14 @@ def planners() -> set[int]:
 
 
 def await_planners() -> None:
-    """Wait until all planners have ended and their CPU time is counted as their parent's."""
+    """Wait until all planners have ended, and their CPU time has been added to their parent's."""
     while planners() or any(_is_zombie(child) for child in psutil.Process().children(recursive=True)):
         time.sleep(0.01)
 
 
 def _is_zombie(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        # the shell that starts Java can leave a child for which nobody waits
+        # the shell that starts Java can leave a child that is never reaped
         return bool(process.status() == psutil.STATUS_ZOMBIE and process.name() != "bash")
     return False
 

@@ -1,5 +1,5 @@
-"""CPU of one reader per event, from the socket to Arrow with all columns, compared with the client's own
-`receive_batch`, which makes no Arrow. Connecting is not counted."""
+"""The CPU time of a reader per event, from the socket to Arrow with all columns, compared with the client's own
+`receive_batch`, which does not create Arrow data. Connecting is not counted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _properties(server: Emulator, events: int) -> None:
 
 
 def _unlike(server: Emulator, events: int) -> None:
-    """A value as body, and an annotation and a property whose names are unique."""
+    """Send events whose body is an AMQP value, and which have an annotation and a property with unique names."""
     with EventHubProducerClient.from_connection_string(server.address) as client:
         for start in range(0, events, 500):  # a batch has at most 1 MB
             batch = [
@@ -46,7 +46,7 @@ def _unlike(server: Emulator, events: int) -> None:
             client.send_batch(batch, partition_id="0")  # type: ignore[arg-type]
 
 
-#: The shapes of events, and how a hub is filled with them.
+#: Shape of events → function that fills a hub with them.
 SHAPES: dict[str, Callable[[Emulator, int], None]] = {
     "1 KB": _plain,
     "1 KB, 2 properties, one unique": _properties,
@@ -55,7 +55,7 @@ SHAPES: dict[str, Callable[[Emulator, int], None]] = {
 
 
 def ours(connection: Connection, events: int) -> float:
-    """µs of CPU per event of this package's receiver."""
+    """The CPU time of this package's receiver, in µs per event."""
     with closing(
         Receiver(PartitionAddress(connection, GROUP, "0"), 0, owner_level=None, prefetch=PREFETCH)
     ) as receiver:
@@ -67,7 +67,7 @@ def ours(connection: Connection, events: int) -> float:
 
 
 def client(connection: Connection, events: int) -> float:
-    """µs of CPU per event of `EventHubConsumerClient.receive_batch`, whose callback only counts."""
+    """The CPU time of `EventHubConsumerClient.receive_batch`, in µs per event. The callback only counts the events."""
     consumer = connection.consumer_client(GROUP)
     got = first = 0
     cpu = cost = 0.0

@@ -1,4 +1,4 @@
-"""CPU of simulating a large group with each strategy."""
+"""The CPU time for simulating a large group with each strategy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""CPU of the sink's task code per event, from Arrow to the hub's acknowledgement, compared with azure-eventhub's
-`EventHubProducerClient` sending the same events. Connecting and making the rows are not counted."""
+"""The CPU time of the sink's task code per event, from Arrow to the hub's acknowledgement, compared with that of
+azure-eventhub's `EventHubProducerClient`, which sends the same events. Connecting and creating the rows are not
+counted."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PARTITIONS = 8
 
 _PROPERTIES = {"device": "thermometer-17", "unit": "°C", "version": "2"}
 
-#: Rows of a record batch: what Spark gives a writer.
+#: Number of rows in a record batch that Spark passes to a writer.
 _ROWS = 10_000
 
 #: The client is much slower, so it sends this many times fewer events.
@@ -30,7 +31,8 @@ _FEWER = 3
 
 
 class Shape(NamedTuple):
-    """`keys`: the number of different partition keys, 0 for none; `bytes`: the size of the body."""
+    """A shape of events. `keys` is the number of different partition keys, or 0 for none; `bytes` is the size of the
+    body."""
 
     what: str
     keys: int = 0
@@ -56,7 +58,7 @@ def _key(shape: Shape, number: int) -> str | None:
 
 
 def ours(connection: Connection, shape: Shape, count: int) -> float:
-    """µs of CPU per event of a task of the sink whose links are open."""
+    """The CPU time of a task of the sink whose links are open, in µs per event."""
     options = WriteOptions(connection)
     columns = SinkColumns(0, key=1 if shape.keys else None, properties=2 if shape.properties else None)
     properties = [*_PROPERTIES.items()] if shape.properties else None
@@ -73,7 +75,7 @@ def ours(connection: Connection, shape: Shape, count: int) -> float:
 
 
 def client(connection: Connection, shape: Shape, count: int) -> float:
-    """µs of CPU per event of the client, with one batch per key that is sent when it is full."""
+    """The CPU time of the client, in µs per event. There is one batch per key, which is sent when it is full."""
     bodies, open_batches = _bodies(shape, count), dict[str | None, EventDataBatch]()
     with connection.producer_client() as producer:
         producer.send_event(EventData(b"opens the link"))
@@ -97,7 +99,7 @@ def client(connection: Connection, shape: Shape, count: int) -> float:
 
 
 def _clear(server: Emulator) -> int:
-    """The number of events in the hub, which are deleted: the emulator keeps them in memory."""
+    """Delete all events, because the emulator keeps them in memory. Returns the number of events that the hub had."""
     ends = [server.call("partition_state", HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
     for partition, end in enumerate(ends):
         server.call("trim", HUB, partition, end)

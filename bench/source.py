@@ -1,13 +1,13 @@
-"""The source end to end, through `local[2]` into a sink that discards everything: `throughput`, and the same beside
-Spark's Kafka source, `kafka`.
+"""The source end to end, with `local[2]` and a sink that discards everything. `throughput` measures only the source;
+`kafka` compares it with Spark's Kafka source.
 
 | what | how it is measured |
 |---|---|
-| events/s | rows / Spark's reported time of their batches, planning and checkpoint included |
-| CPU a row | of JVM and Python, from the query's start until its planner has ended |
-| event to sink | time from an event's arrival to the end of its batch, at a steady 1,000 events a second |
+| events/s | rows / the time that Spark reports for their batches, including planning and checkpoints |
+| CPU a row | CPU time of the JVM and Python, from the query's start until its planner has ended |
+| event to sink | time from an event's arrival to the end of its batch, at a steady rate of 1,000 events a second |
 
-Runs of both alternate; each ratio is that of two runs in a row.
+The runs of both sources alternate. Each ratio compares two consecutive runs.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from bench.processes import await_planners, cpu_by_part
 
 PARTITIONS, SIZE, RATE = 8, 1024, 1000.0
 
-#: The columns that Kafka's source has too, but for topic and timestamp type, which are constants.
+#: The columns that correspond to those of Kafka's source, except topic and timestamp type, which are constants.
 _FIVE = "body binary, partition string, sequenceNumber long, enqueuedTime timestamp, partitionKey string"
 
-#: Events of a small batch.
+#: Number of events in a small batch.
 _BATCH = 250_000
 
-#: Runs before those that count: Java compiles for so long.
+#: Number of runs that do not count, because Java still compiles code.
 _WARM_UP = 2
 
-#: Seconds between two sends of the steady load, and seconds of it that do not count.
+#: Seconds between two sends of the steady load, and seconds at its beginning that do not count.
 _TICK, _SETTLED = 0.01, 5.0
 
 
 class Case(NamedTuple):
-    """How a backlog is read: with which columns, in batches of how many events (None: all in one)."""
+    """How a backlog is read: in batches of `batch` events, or all in one batch if this is None, and with which
+    columns."""
 
     batch: int | None
     columns: str | None
@@ -73,7 +74,7 @@ class Flow(NamedTuple):
 def throughput(
     spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, runs: int
 ) -> Iterator[Row]:
-    """Read a backlog of `events` in `runs` runs."""
+    """Measure `runs` runs that read a backlog of `events`."""
     with emulator(PARTITIONS) as server:
         _fill_hub(server, events)
         for case in cases:
@@ -88,7 +89,7 @@ def throughput(
 def beside_kafka(
     spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, seconds: float, runs: int
 ) -> Iterator[Row]:
-    """The same beside Spark's Kafka source, and the latency of events for `seconds`."""
+    """Measure the throughput and, for `seconds`, the latency, both compared with Spark's Kafka source."""
     with kafka_broker(fetch(folder.parent / "jars"), folder / "kafka") as servers, ExitStack() as stack:
         server = stack.enter_context(emulator(PARTITIONS))
         name = stack.enter_context(topic(spark, servers, "backlog", PARTITIONS))
@@ -143,13 +144,13 @@ def _flow(
 
 
 class Producer:
-    """Appends events to all partitions in turn and records their arrival times."""
+    """Appends events to all partitions in turn, and records when they arrived."""
 
     def __init__(self, append: Callable[[int, list[bytes]], None]) -> None:
-        """`append` returns when the bodies have arrived."""
+        """`append` must return when the bodies have arrived."""
         self._append = append
         self.sent = 0
-        #: By partition: the sequence number after each send's last event, and the time of the send.
+        #: Partition → for each send, the sequence number after its last event, and the time at which it had arrived.
         self._ends: dict[str, list[int]] = defaultdict(lambda: [0])
         self._times: dict[str, list[float]] = defaultdict(lambda: [0.0])
 
@@ -162,7 +163,7 @@ class Producer:
                 self._times[str(partition)].append(time.time())
 
     def run(self, stopped: threading.Event) -> None:
-        """Send at the rate until `stopped`."""
+        """Send at `RATE` until `stopped` is set."""
         began, before = time.monotonic(), self.sent
         while not stopped.wait(_TICK):
             self.send(before + int((time.monotonic() - began) * RATE) - self.sent)
@@ -175,7 +176,7 @@ class Producer:
 def _latencies(
     spark: Any, servers: str, folder: Path, log: Log, seconds: float, runs: int
 ) -> tuple[list[float], list[float]]:
-    """The median ms from an event's arrival to the end of its batch, of each run, of both sources."""
+    """The median milliseconds from an event's arrival to the end of its batch, for each run of both sources."""
     ours, kafka = list[float](), list[float]()
     for run in range(runs + 1):
         log(f"event to sink: run {run} of {runs}, {seconds:g} s each")
@@ -233,7 +234,7 @@ def _kafka_ranges(batch: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> None:
-    """Wait until the batches have `rows` rows in all. Raises `TimeoutError`."""
+    """Wait until the batches have a total of `rows` rows. Raises `TimeoutError`."""
     deadline = time.monotonic() + timeout
     while sum(batch["numInputRows"] for batch in batches(query)) < rows:
         if time.monotonic() > deadline or not query.isActive:

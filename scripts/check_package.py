@@ -1,8 +1,8 @@
 """Builds the package, checks its files, and runs the quick start as a new user would: `make package`.
 
-The wheel is installed into an empty virtual environment in a temporary folder. There the quick start's section of the
-first stream runs word for word: its files are saved and its commands run. pip gets this project's
-wheel beside the packages of its index, and the versions of constraints.txt; nothing else is added.
+The wheel is installed into an empty virtual environment in a temporary folder. There, the quick start's section about
+the first stream is followed word for word: its files are saved, and its commands are run. pip finds this project's
+wheel in addition to the packages in its index, and uses the versions in constraints.txt; nothing else is added.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 BEGAN = time.monotonic()
 
-#: What a wheel has at its top; the rest of its files is named by the version.
+#: The top-level folders of a wheel, except the one that contains the metadata.
 PACKAGES = {"spark_ehbalance", "pyspark_ehbalance"}
 
-#: The page of the walk, and its section that is run.
+#: The page with the quick start, and the section that is followed.
 QUICK_START = ROOT / "docs/quick-start.md"
 FIRST_STREAM = "Your first stream, on the emulator"
 
-#: The last line of the first stream, which prints how many events the table has.
+#: The last command of the section, which prints how many events the table contains.
 COUNT = """python -c "from deltalake import DeltaTable; print(DeltaTable('data/flights').count(), 'events')\""""
 
-#: Spark's daemon prints this now and then with a Unix socket: docs/troubleshooting.md.
+#: With a Unix socket, Spark's daemon sometimes prints this: see docs/troubleshooting.md.
 SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
-#: Prints the folder with the jobs, as in docs/jobs.md.
+#: A program from docs/jobs.md that prints the folder with the jobs.
 JOBS = "import spark_ehbalance.shipped as s; print(s.folder())"
 
-#: Seconds that a step may take: a first run downloads Spark and Delta.
+#: Maximum seconds per step. A first run downloads Spark and Delta.
 TIMEOUT = 300.0
 
-#: Variables with which this environment's Spark is found instead of the new one's.
+#: Environment variables that would select this environment's Spark in place of the new one's.
 _OURS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")
 
 
 class CheckError(Exception):
-    """The package is wrong; the text is the reason."""
+    """A check of the package failed. The text is the reason."""
 
 
 def main() -> None:
@@ -65,9 +65,9 @@ def main() -> None:
             user = User(Path(folder).resolve())
             user.install()
             if not re.fullmatch(r"ehbalance \d+\.\d+\.\d+\S*\n", user.run("ehbalance --version")):
-                raise CheckError("ehbalance --version prints no version")
+                raise CheckError("ehbalance --version does not print a version")
             if str(user.folder.parent / "venv") not in (where := user.run(f"python -c '{JOBS}'")):
-                raise CheckError(f"the jobs lie outside the environment:\n{where}")
+                raise CheckError(f"the jobs are outside the environment:\n{where}")
             first_stream(user, QUICK_START.read_text(encoding="utf-8"))
     except CheckError as error:
         sys.exit(f"package: {error}")
@@ -82,7 +82,7 @@ def report(text: str) -> None:
 
 
 def build() -> None:
-    """Build sdist and wheel, and check them. Raises `CheckError`."""
+    """Build the sdist and the wheel, and check them. Raises `CheckError`."""
     for old in [*DIST.glob("*.whl"), *DIST.glob("*.tar.gz")]:
         old.unlink()
     _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", DIST, ROOT])  # the wheel is built from the sdist
@@ -97,22 +97,22 @@ def build() -> None:
 
 
 def check_wheel(files: Mapping[str, bytes]) -> None:
-    """Check the files of a wheel, by name. Raises `CheckError`."""
+    """Check the files of a wheel: name → content. Raises `CheckError`."""
     tops = {name.partition("/")[0] for name in files}
     if more := {top for top in tops - PACKAGES if not top.endswith(".dist-info")}:
-        raise CheckError(f"the wheel has {', '.join(sorted(more))}")
+        raise CheckError(f"the wheel contains {', '.join(sorted(more))}")
     wanted = {file for package in PACKAGES for file in tracked(package)}
     wanted |= {f"spark_ehbalance/shipped/{file}" for folder in ("jobs", "conf") for file in tracked(folder)}
     if wrong := wanted ^ {name for name in files if name.partition("/")[0] in PACKAGES}:
-        raise CheckError(f"the wheel's files are not those of the repository: {', '.join(sorted(wrong)[:5])}")
+        raise CheckError(f"the wheel's files differ from the repository's: {', '.join(sorted(wrong)[:5])}")
     if not any(name.endswith("/licenses/LICENSE") for name in files):
         raise CheckError("the wheel has no license")
     (metadata,) = (content.decode() for name, content in files.items() if name.endswith(".dist-info/METADATA"))
     if links := re.findall(r"\]\((?!https?:|#)[^)]*\)", metadata):
-        raise CheckError(f"links that lead nowhere on PyPI: {links[:3]}")
+        raise CheckError(f"these links would be broken on PyPI: {links[:3]}")
     for path in {str(ROOT), str(Path.home()), sys.prefix} - {"/", "/root"}:
         if named := [name for name, content in files.items() if f"{path}/".encode() in content]:
-            raise CheckError(f"{named[0]} names {path}")
+            raise CheckError(f"{named[0]} contains the path {path}")
 
 
 def tracked(folder: str) -> list[str]:
@@ -133,7 +133,7 @@ def _run(command: list[str | Path]) -> None:
 
 
 class User:
-    """Somebody with an empty virtual environment, in a folder of their own."""
+    """A new user, who has a folder with an empty virtual environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "work"
@@ -149,15 +149,15 @@ class User:
         }
 
     def install(self) -> None:
-        """Make the environment and install with the README's first command. Raises `CheckError`."""
+        """Create the environment, and install the package with the README's first command. Raises `CheckError`."""
         _run([sys.executable, "-m", "venv", self._venv])
         first = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "Try it")[0][1].splitlines()[0]
         if not first.startswith("pip install "):
-            raise CheckError(f"the README's first command is no pip install: {first}")
+            raise CheckError(f"the README's first command is not a pip install: {first}")
         self.run(first)
 
     def export(self, name: str, value: str) -> None:
-        """Set a variable in every terminal that is opened from now on."""
+        """Set an environment variable for all commands that are run from now on."""
         self._environment[name] = value
 
     def run(self, command: str) -> str:
@@ -176,8 +176,8 @@ class User:
 
     @contextlib.contextmanager
     def in_terminal(self, command: str) -> Iterator[Terminal]:
-        """Run a command line until the end of the block, in a session of its own."""
-        report(f"$ {command}    (in a terminal of its own)")
+        """Run a command line in its own session, until the end of the `with` block."""
+        report(f"$ {command}    (in its own terminal)")
         log = self.folder.with_name(f"{abs(hash((command, time.monotonic())))}.log")
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -209,17 +209,17 @@ class Terminal:
             raise CheckError(f"{self._command} has ended:\n{self.printed()[-3000:]}")
 
     def ctrl_c(self) -> None:
-        """Press Ctrl-C, and wait for the end. Raises `CheckError` if the command does not end in order."""
+        """Press Ctrl-C, and wait until the command ends. Raises `CheckError` if it does not end properly."""
         os.killpg(self._process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(60)
         printed = SPARKS_OWN.sub("", self.printed())
         if self._process.poll() is None or "Traceback" in printed or "stopped after" not in printed:
-            raise CheckError(f"{self._command} does not end in order:\n{printed[-3000:]}")
+            raise CheckError(f"{self._command} does not end properly:\n{printed[-3000:]}")
 
 
 def blocks(page: str, section: str) -> list[tuple[str, str]]:
-    """Language and text of each block of code in the section."""
+    """The language and the text of each code block in the section."""
     _, found, rest = page.partition(f"\n## {section}\n")
     if not found:
         raise CheckError(f"there is no section {section!r}")
@@ -227,13 +227,13 @@ def blocks(page: str, section: str) -> list[tuple[str, str]]:
 
 
 def first_stream(user: User, page: str) -> None:
-    """Follow the quick start's section of the first stream. Raises `CheckError`."""
+    """Follow the quick start's section about the first stream. Raises `CheckError`."""
     lines: list[str] = []
     for language, text in blocks(page, FIRST_STREAM):
         if language == "python":
             program = re.match(r"# (\w+\.py)\n", text)
             if program is None:
-                raise CheckError(f"a program's first line is not its name: {text[:80]}")
+                raise CheckError(f"a program's first line is not the name of its file: {text[:80]}")
             (user.folder / program[1]).write_text(text)
         elif language == "sh":
             lines += text.splitlines()
@@ -245,7 +245,11 @@ def first_stream(user: User, page: str) -> None:
         raise CheckError(f"the section {FIRST_STREAM!r} does not end with {COUNT}")
     with contextlib.ExitStack() as terminals:
         hub = terminals.enter_context(user.in_terminal(emulator))
-        _wait(lambda: f"Emulator ready: {value}\n" in hub.printed(), "the emulator prints what is exported", hub)
+        _wait(
+            lambda: f"Emulator ready: {value}\n" in hub.printed(),
+            "the emulator prints the exported connection string",
+            hub,
+        )
         user.export(name, value)
         first = terminals.enter_context(user.in_terminal(jobs[0]))
         _wait(lambda: _shares(user) == [8], "the first job has all partitions", first)
@@ -262,7 +266,8 @@ def first_stream(user: User, page: str) -> None:
 
 
 def _shares(user: User) -> list[int]:
-    """How many partitions each owner has, if each has one. A command would take the CPU that the jobs start with."""
+    """The number of partitions of each owner; empty if a partition has no owner. Does not use a command, which would
+    take CPU time from the jobs that are starting."""
     with DeltaStore(str(user.folder / "leases" / "flights")) as store:
         owners = [lease.owner for lease in store.read().leases.values()] if store.exists() else []
     return [] if None in owners else sorted(Counter(owners).values())

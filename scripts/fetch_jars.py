@@ -1,9 +1,9 @@
-"""Copy Delta's jars into the virtual environment's pyspark, compile its Python, and check that they work.
+"""Copy Delta's jars into the virtual environment's pyspark, compile pyspark's modules, and check that Delta works.
 
 setup.sh runs this with the virtual environment's Python. Jars in ``pyspark/jars`` are on the class path of every Spark
 that starts from this environment (``SparkSession.builder``, ``spark-submit``, ``pyspark``, and executors), so no job
-needs ``spark.jars``, a network or Ivy. Every job would have to name a separate folder, and ``spark.jars.packages``
-resolves again at every start.
+needs ``spark.jars``, a network or Ivy. If the jars were in another folder, every job would have to name it, and
+``spark.jars.packages`` would resolve them again at every start.
 """
 
 import compileall
@@ -26,7 +26,7 @@ ARCHIVE = SPARK / "python" / "lib" / "pyspark.zip"
 IVY = Path(sys.prefix) / "ivy"
 LOG = Path(sys.prefix) / "fetch_jars.log"
 
-# Delta needs only these two groups.
+# The groups of the jars that Delta needs.
 GROUPS = ("io.delta", "io.unitycatalog")
 
 TRY_OUT = """
@@ -47,7 +47,7 @@ spark.stop()
 
 
 def run(*command: str | Path) -> None:
-    """Run a command with this environment's Spark and log its output; exit with the end of the log if it fails."""
+    """Run a command with this environment's Spark, and log its output. If it fails, exit with the end of the log."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment["SPARK_HOME"] = str(SPARK)
     with LOG.open("a") as log:
@@ -58,9 +58,9 @@ def run(*command: str | Path) -> None:
 
 
 def resolve(delta: str, script: Path) -> list[Path]:
-    """Fetch the jars of Delta, a Maven coordinate, with Spark's Ivy, and return those that Spark does not have."""
-    script.write_text("")  # spark-submit resolves packages, then runs a script: an empty one
-    shutil.rmtree(IVY / "jars", ignore_errors=True)  # jars of an earlier version; the cache stays
+    """Fetch the jars of `delta`, a Maven coordinate, with Spark's Ivy. Returns the jars that Spark does not have."""
+    script.write_text("")  # spark-submit resolves packages before it runs a script, here an empty one
+    shutil.rmtree(IVY / "jars", ignore_errors=True)  # removes jars of an earlier version, but not the cache
     options = {
         "spark.jars.packages": delta,
         "spark.jars.ivy": str(IVY),
@@ -72,9 +72,9 @@ def resolve(delta: str, script: Path) -> list[Path]:
 
 
 def install(jars: list[Path]) -> None:
-    """Copy the jars to Spark's jars and remove those of an earlier version.
+    """Copy the jars to Spark's jars, and remove the jars of an earlier version.
 
-    A jar that exists already is not replaced, because a running Spark may have it open.
+    A jar that already exists is not replaced, because a running Spark could have it open.
     """
     folder = SPARK / "jars"
     targets = {folder / re.sub(r"^[^_]+_", "", jar.name): jar for jar in jars}  # Ivy puts the group before the name
@@ -89,7 +89,8 @@ def install(jars: list[Path]) -> None:
 
 
 def compile_archive() -> None:
-    """Add bytecode to the archive from which Spark's Pythons import, so that none spends 1.2 s on compiling it."""
+    """Add bytecode to the archive from which Spark's Python processes import, so that they do not spend 1.2 s each on
+    compiling it."""
     with tempfile.TemporaryDirectory() as folder:
         modules = Path(folder) / "modules"
         shutil.unpack_archive(ARCHIVE, modules)
@@ -105,7 +106,7 @@ def main() -> None:
     compile_archive()
     delta = delta_jar(pyspark.__version__)
     if delta is None:
-        print(f"setup: there is no Delta for Spark {pyspark.__version__}")
+        print(f"setup: Delta is not available for Spark {pyspark.__version__}")
         return
     LOG.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:

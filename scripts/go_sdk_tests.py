@@ -1,7 +1,7 @@
 """Run the live tests of Microsoft's Go SDK against the emulator, a part of `make sdk-tests`.
 
-They come with the module, in the version of `tests/emulator/go_client`; nothing of them is kept. The emulator listens
-at the service's own ports, 5671 and 443, as those tests have no setting for others.
+The tests are part of the module, in the version that `tests/emulator/go_client` requires. They are not copied into this
+repository. The emulator listens on the service's own ports, 5671 and 443, because the tests cannot use others.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ MODULE = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 
 PACKAGES = (".", "./internal")
 
-#: Those that connect.
+#: The tests that connect.
 LIVE = "^Test(ConsumerClient|ProducerClient|Clients|Link|Recovery)"
 
+#: Test → why it cannot be run against the emulator.
 NOT_APPLICABLE = {
     "TestConsumerClient_Detaches": "disables the hub through Azure's resource manager",
-    "TestConsumerClient_GeoReplication": "needs a namespace that is replicated, and storage by Entra ID",
-    "Test(Consumer|Producer)ClientUsingCustomEndpoint": "expects that nobody listens at 127.0.0.1:5671",
-    "TestClientsUnauthorizedCreds/(ListenOnly|SendOnly)": "the emulator's keys may both send and listen",
-    "TestLinksCBSLinkStillOpen": "how the service refuses a second link to $cbs is not known",
-    "TestProcessor": "stores its checkpoints by Entra ID",
+    "TestConsumerClient_GeoReplication": "needs a replicated namespace, and storage with Entra ID",
+    "Test(Consumer|Producer)ClientUsingCustomEndpoint": "expects that nothing listens on 127.0.0.1:5671",
+    "TestClientsUnauthorizedCreds/(ListenOnly|SendOnly)": "all keys of the emulator allow both sending and listening",
+    "TestLinksCBSLinkStillOpen": "it is not known how the service refuses a second link to $cbs",
+    "TestProcessor": "stores its checkpoints with Entra ID",
 }
 
 
 def main() -> int:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
-        print("Go's tests are left out: there is no `go`")
+        print("The tests of the Go SDK are skipped: there is no `go`")
         return 0
     download = [go, "mod", "download", "-json", MODULE]
     source = json.loads(subprocess.run(download, cwd=CLIENT, stdout=subprocess.PIPE, check=True).stdout)["Dir"]
-    # fetches what the tests need, which `SSL_CERT_FILE` would prevent
+    # fetches the tests' dependencies now, because `SSL_CERT_FILE` would prevent it later
     subprocess.run([go, "test", "-run=^$", *PACKAGES], cwd=source, stdout=subprocess.DEVNULL, check=True)
     try:
         with Emulator({"hub": 4, "links": 1}, tls=True, port=5671, websocket_port=443) as emulator:
             return run([go, "test", "-v", "-count=1", "-timeout=5m"], source, emulator)
     except OSError as error:
-        print(f"Go's tests are left out: {error}")
+        print(f"The tests of the Go SDK are skipped: {error}")
         return 0
 
 
@@ -57,7 +58,7 @@ def run(command: list[str], source: str, emulator: Emulator) -> int:
     environment = os.environ | dict.fromkeys((key, f"{key}_LISTEN_ONLY", f"{key}_SEND_ONLY"), string)
     environment |= dict.fromkeys(unused, "unused")
     environment |= {
-        "AZURE_RECORD_MODE": "playback",  # in place of Entra ID a credential that makes up its tokens
+        "AZURE_RECORD_MODE": "playback",  # uses a credential with fake tokens in place of Entra ID
         "EVENTHUB_NAMESPACE": "localhost",
         "EVENTHUB_NAME": "hub",
         "EVENTHUB_LINKSONLY_NAME": "links",

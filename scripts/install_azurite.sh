@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Puts Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv, and has Maven fetch
-# that of the Java SDK, and an AMQP broker, into its own repository, if Maven is there. Called by setup.sh.
+# Installs Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv. If Maven is
+# available, also has it fetch the event processor of the Java SDK, and an AMQP broker, into its own repository. Called
+# by setup.sh.
 #
-# Tests, bench and contention use it. Without Node, or if npm or Maven fails, they leave out what needs it, unless
-# EHBALANCE_REQUIRE_AZURITE is set, as in CI: then it is an error.
+# Tests, benchmarks and the contention scenario use them. Without Node, or if npm or Maven fails, they skip the parts
+# that need them. If EHBALANCE_REQUIRE_AZURITE is set, as in CI, that is an error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-version=3.37.0 # 3.35 does not know `startFrom`, by which delta-rs lists a log; asks for Node 22, but runs on 20
+version=3.37.0 # 3.35 lacks `startFrom`, with which delta-rs lists a log; 3.37 requests Node 22, but runs on 20
 sdk=("@azure/event-hubs@6.0.4" "@azure/eventhubs-checkpointstore-blob@2.0.0" "@azure/storage-blob@12.33.0")
 folder=$PWD/.venv/azurite
 installed=$folder/$version-sdks-broker.installed

@@ -1,7 +1,7 @@
-"""The package's long description and addresses, for hatchling: README.md without links that lead nowhere on PyPI.
+"""The package's long description and URLs, for hatchling: README.md without links that would be broken on PyPI.
 
-`repository` in pyproject.toml is the address at which the project's files can be read. With it links become absolute,
-and the project's addresses follow from it. While it is empty, links become plain text.
+`repository` in pyproject.toml is the URL at which the project's files can be read. Links become absolute URLs that
+begin with it, and the project's URLs are derived from it. While it is empty, links become plain text.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ class CustomMetadataHook(MetadataHookInterface):
 
 
 def long_description(readme: str, base: str) -> str:
-    """`readme`, whose relative links begin with `base`, or have become their text if that is empty."""
-    # A picture can only be shown from where it can be read.
+    """`readme` with absolute links that begin with `base`. If `base` is empty, relative links are replaced by their
+    text."""
+    # Without a URL, a picture cannot be shown.
     readme = re.sub(r"!\[([^\]]*)\]\((?![a-z]+:)([^)]+)\)", rf"![\1]({base}/raw/main/\2)" if base else "", readme)
     link = rf"[\1]({base}/blob/main/\2)" if base else r"\1"
-    # A link within the page needs no address.
+    # A link within the page does not need a URL.
     kept = "(?![a-z]+:|#)" if base else "(?![a-z]+:)"
     return re.sub(rf"\[([^\]]+)\]\({kept}([^)]+)\)", link, readme)
 
 
 def urls(base: str) -> dict[str, str]:
-    """The project's addresses on PyPI; none while there is no `base`."""
+    """The project's URLs on PyPI; none if `base` is empty."""
     if not base:
         return {}
     names = {"Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}

@@ -1,4 +1,4 @@
-"""`make run`: two processes of jobs/stream_to_delta.py share a hub of the emulator, then their rows are counted."""
+"""`make run`: two processes of jobs/stream_to_delta.py share a hub of the emulator, and then their rows are counted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spark_ehbalance.lease_table.backends import open_store
 
 HUB, PARTITIONS, EVENTS = "flights", 8, 20_000
 
-#: Seconds for all of it: two Sparks start on as few as two cores.
+#: Time limit in seconds. It is long because two Sparks start, possibly on only two cores.
 LIMIT = 300.0
 
 
 def start(number: int, folder: Path, connection_string: str) -> subprocess.Popen[bytes]:
-    """A job with a checkpoint of its own. It ends in order at SIGTERM."""
+    """Start a job with its own checkpoint. It stops gracefully on SIGTERM."""
     settings = {
         "job.table": folder / "events",
         "job.checkpointLocation": folder / f"checkpoint-{number}",
@@ -38,7 +38,7 @@ def start(number: int, folder: Path, connection_string: str) -> subprocess.Popen
 
 
 def rows(table: Path) -> list[tuple[str, int]]:
-    """Partition and sequence number of each row."""
+    """The partition and the sequence number of each row."""
     if not DeltaTable.is_deltatable(str(table)):
         return []
     found = DeltaTable(table).to_pyarrow_table(columns=["partition", "sequenceNumber"])
@@ -46,7 +46,7 @@ def rows(table: Path) -> list[tuple[str, int]]:
 
 
 def owners(leases: Path) -> Counter[str | None]:
-    """How many partitions each job owns."""
+    """The number of partitions that each job owns."""
     with open_store(str(leases)) as store:
         return Counter(lease.owner for lease in store.read().leases.values()) if store.exists() else Counter()
 

@@ -1,7 +1,8 @@
 """Run azure-eventhub's own live tests against the emulator: `make sdk-tests ARGS="-k send"`.
 
-They come from the source distribution of the installed version, on fixtures of ours; nothing of them is kept. With
-`--short` as the first argument those of the synchronous client that do not sleep for a minute.
+The tests come from the source distribution of the installed version, and use this project's fixtures. They are not
+copied into this repository. With `--short` as the first argument, only the tests of the synchronous client run that do
+not sleep for a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "emulator" / "sdks" / "azure_eventhub_fixtures.py"
 
-#: What the tests need beside azure-eventhub. It comes before .venv on the path, so it is complete.
+#: The packages that the tests need in addition to azure-eventhub. Their folder comes before .venv on the path, so it
+#: must be complete.
 TOOLS = (
     "aiohttp==3.14.5",
     "azure-eventhub-checkpointstoreblob",
@@ -27,7 +29,7 @@ TOOLS = (
     "pytest-asyncio==1.5.0",
 )
 
-#: They wait most of the time.
+#: Number of test processes. There are many because they wait most of the time.
 PROCESSES = 12
 
 TESTS = ("livetest", "pyamqp_tests/synctests", "pyamqp_tests/asynctests")

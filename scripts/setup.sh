@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes .venv with all that the project needs, or names what is missing. Called by make.
+# Creates .venv with everything that the project needs, or prints what is missing. Called by make.
 #
-# Python is $PYTHON if set, else the first of python3, python3.14 ... python3.10 on PATH that is 3.10 or newer.
-# Java is that of JAVA_HOME if set, else the one on PATH, as in Spark.
+# Uses the Python $PYTHON if it is set, otherwise the first of python3, python3.14 ... python3.10 on PATH that is 3.10
+# or newer. Like Spark, uses the Java in JAVA_HOME if it is set, otherwise the one on PATH.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=${PATH//"$PWD/.venv/bin:"/} # do not find the Python of an environment that may be replaced
@@ -63,12 +63,12 @@ check_java() {
         return
     fi
     output=$("$java" -version 2>&1 </dev/null) || output=
-    # The line is: openjdk version "17.0.15" 2025-04-15, or before Java 9: java version "1.8.0_392"
+    # The line is, for example: openjdk version "17.0.15" 2025-04-15, or before Java 9: java version "1.8.0_392"
     version=$(sed -n 's/.* version "\([^"]*\)".*/\1/p' <<<"$output" | head -n 1)
     major=${version#1.}
     major=${major%%[!0-9]*}
     if [[ -z $major ]]; then
-        missing+=("Java 17 to 21 is needed; $where does not start or names no version.")
+        missing+=("Java 17 to 21 is needed; $where does not start, or does not print a version.")
     elif ((major < 17 || major > 21)); then
         missing+=("Java 17 to 21 is needed; $where is version $version.")
     fi
@@ -80,13 +80,14 @@ stop_if_missing() {
     exit 1
 }
 
-# The inputs of the environment. The path of the checkout is one of them: a virtual environment cannot be moved.
+# Prints everything that the environment depends on, including the path of the checkout: a virtual environment
+# cannot be moved.
 inputs() {
     pwd
     cksum pyproject.toml constraints.txt scripts/setup.sh scripts/fetch_jars.py spark_ehbalance/spark_versions.py
 }
 
-# Whether the environment has the requested Python: any that works, unless PYTHON is set.
+# Whether the environment has the requested Python. Unless PYTHON is set, any version that works is right.
 has_right_python() {
     local version
     version=$(python_version "$venv/bin/python") && is_new_enough "$venv/bin/python" || return 1
@@ -97,12 +98,12 @@ is_up_to_date() {
     [[ -f $stamp && $(<"$stamp") == "$(inputs)" ]] && has_right_python
 }
 
-# Keeps an environment that works, has not moved and has the right Python.
+# Creates the environment, unless there is one that works, was not moved, and has the right Python.
 make_venv() {
     if [[ -x $venv/bin/pip && $(head -n 3 "$venv/bin/pip") == *"$PWD/$venv/bin/python"* ]] && has_right_python; then
         return
     fi
-    echo "setup: making $venv with Python $(python_version "$python")"
+    echo "setup: creating $venv with Python $(python_version "$python")"
     "$python" -m venv --clear "$venv"
 }
 
@@ -119,7 +120,7 @@ fi
 stop_if_missing
 
 rm -f "$stamp"
-made_from=$(inputs) # before the work: a file edited meanwhile requires another set-up
+made_from=$(inputs) # computed before the work, so that a file edited meanwhile causes another set-up
 make_venv
 echo 'setup: installing packages'
 "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --use-pep517 \

@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: they make a site of pages that are written to be read in the repository too.
+"""Hooks for mkdocs, which builds a site from pages that can also be read in the repository.
 
-README.md becomes the first page and docs/index.md the page `all-pages.md`. Links to other files of the repository
-become their text, so that no address of a repository is needed.
+README.md becomes the first page, and docs/index.md becomes the page `all-pages.md`. Links to other files in the
+repository are replaced by their text, so that the repository's URL is not needed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 
-#: Files whose path in the site differs from the repository's.
+#: Path in the repository → path in the site, for files where the two differ.
 _MOVED = {"README.md": "index.md", "docs/index.md": "all-pages.md"}
 
-#: Code, in which nothing is a link, or a link.
+#: Matches a link, or code, in which there are no links.
 _CODE_OR_LINK = re.compile(
     r"^(?P<fence>`{3,}).*?^(?P=fence)|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)|`[^`\n]+`", re.DOTALL | re.MULTILINE
 )
@@ -38,7 +38,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def with_links(markdown: str, path: str) -> str:
-    """The text of the repository's file `path`, with the site's links."""
+    """`markdown`, which is the text of the repository's file `path`, with links for the site."""
 
     def replaced(found: re.Match[str]) -> str:
         target, _, anchor = (found["link"] or "").partition("#")

@@ -1,4 +1,4 @@
-"""Write the tables of the documentation from the code: options, strategies, metrics, and the Python reference.
+"""Write the documentation's tables from the code: options, strategies, metrics, errors, and the Python reference.
 
 A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
@@ -35,7 +35,7 @@ def options_table(options: Mapping[str, OptionSpec]) -> str:
 
 
 def foreign_options_table(product: str, options: Mapping[str, str]) -> str:
-    """Options with the same remedy share a row."""
+    """The options of another product, and what to use here. Options with the same text share a row."""
     by_text: dict[str, list[str]] = {}
     for name, text in options.items():
         by_text.setdefault(text, []).append(f"`{name}`")
@@ -65,7 +65,7 @@ def metrics_table() -> str:
 
 
 def error_conditions() -> str:
-    """A section for each error class, a subsection for each condition: messages link to these anchors."""
+    """A section for each error class, with a subsection for each condition. Messages link to the subsections."""
     lines = []
     for error in map(vars(errors).__getitem__, _class_names(errors)):
         bases = [base.__name__ for base in error.__bases__]
@@ -88,17 +88,17 @@ MODULES = (
     "spark_ehbalance.emulator",
 )
 
-#: What azure-eventhub's client calls, and no user.
+#: Methods that azure-eventhub's client calls, but no user.
 _OF_THE_CLIENT = {"list_ownership", "claim_ownership", "list_checkpoints"}
 
 _REFERS = re.compile(r"; see `([\w.]+)\.(\w+)`\.$")
 
 
 def reference() -> str:
-    """The public names with signatures and docstrings.
+    """The public names with their signatures and docstrings.
 
-    A module of `MODULES` publishes its `__all__`, or else its classes. A function that only refers to another one (see
-    `MODULE.NAME`) has its docstring.
+    A module in `MODULES` publishes the names in its `__all__`, or its classes if it has none. If a function's docstring
+    only refers to another function (see `MODULE.NAME`), that function is described in its place.
     """
     seen: set[Any] = set()
     return "\n".join(line for name in MODULES for line in _module(name, seen))
@@ -133,7 +133,7 @@ def _referred(found: Any) -> Any:
 
 
 def _members(found: Any, seen: set[Any]) -> Iterator[str]:
-    """The public methods and properties of a class that were not listed before: `help(…)` has the rest."""
+    """Yield the public methods and properties of a class that were not listed before. `help(…)` shows the rest."""
     for name, member in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
         function = member.fget if isinstance(member, property) else member
         ours = inspect.isfunction(function) and function.__module__.startswith("spark_ehbalance")
@@ -144,7 +144,7 @@ def _members(found: Any, seen: set[Any]) -> Iterator[str]:
 
 
 def _signature(found: Any, *, types: bool = True) -> str:
-    """As it is written, without `self`; without `types` the names and defaults alone."""
+    """The signature as written in the code, without `self`. Without `types`, it contains only names and defaults."""
     parts, star = [], False
     for parameter in inspect.signature(found).parameters.values():
         if parameter.name == "self":
@@ -168,7 +168,7 @@ def _signature(found: Any, *, types: bool = True) -> str:
 
 
 def with_tables(page: str, tables: Mapping[str, str]) -> str:
-    """`page` with each of its tables replaced. Raises `KeyError` for a name that is not in `tables`."""
+    """`page` with each of its tables replaced by that in `tables`. Raises `KeyError` if a table is not in `tables`."""
     pattern = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
     return re.sub(pattern, lambda found: found[1] + tables[found[2]] + found[3], page, flags=re.DOTALL)
 

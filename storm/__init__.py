@@ -1,1 +1,2 @@
-"""The storm: groups of queries in simulated time, from a seed, with faults of every kind. See `python -m storm`."""
+"""The storm: runs groups of queries in simulated time, with faults of every kind that a seed determines. See
+`python -m storm`."""

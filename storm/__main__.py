@@ -1,4 +1,4 @@
-"""The storm: `python -m storm [--seeds N] [--first SEED] [--seconds S]`; exits with 1 at the first violation."""
+"""The storm: `python -m storm [--seeds N] [--first SEED] [--seconds S]`. Exits with 1 at the first violation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storm.plan import STAGES, draw
 from storm.shrink import shrink
 from storm.world import RunResult, play
 
-#: Maximum lines of a violation's story.
+#: Maximum number of lines that are printed of a violation's story.
 _STORY = 60
 
 FaultCounts = Counter[tuple[str, str]]
@@ -35,7 +35,7 @@ def _play(seed: int) -> tuple[int, RunResult]:
 
 
 def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, RunResult]]:
-    """Run `seeds` with little read-ahead, so that the end of the iterator is noticed soon."""
+    """Run `seeds` in the pool. Reads only a few seeds ahead, so that it stops soon after the iterator ends."""
     ahead = deque(pool.apply_async(_play, (seed,)) for seed in itertools.islice(seeds, 2 * (os.cpu_count() or 1)))
     while ahead:
         yield ahead.popleft().get()
@@ -43,7 +43,8 @@ def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, RunResu
 
 
 def coverage(counts: FaultCounts) -> Table:
-    """Table of faults by kind and stage of the affected query; the first column counts faults outside processes."""
+    """Table of the number of faults by kind, and by stage of the affected query. The first column counts faults outside
+    processes."""
     stages = ("", *STAGES)
     table = Table("fault", *(stage or "world" for stage in stages), "all", title="faults", title_justify="left")
     for kind in sorted({kind for kind, _ in counts}):
@@ -53,7 +54,8 @@ def coverage(counts: FaultCounts) -> Table:
 
 
 def _report(console: Console, seed: int, chosen: list[int] | None) -> None:
-    """Print the violation of `seed` as a story with the fewest faults."""
+    """Find the fewest faults that cause the violation of `seed`, and print its story. `chosen` selects faults by their
+    indexes."""
     plan = draw(seed)
     if chosen is not None:
         plan = replace(plan, faults=tuple(plan.faults[index] for index in chosen))
@@ -67,10 +69,16 @@ def _report(console: Console, seed: int, chosen: list[int] | None) -> None:
 
 
 def main(
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds. Default: until the time is over.")] = None,
-    first: Annotated[int | None, typer.Option(help="First seed. Default: a random one, which is printed.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Time limit. Default: 60 without --seeds.")] = None,
-    faults: Annotated[str | None, typer.Option(help="Run only these faults of a seed, by their numbers.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds. Default: as many as the time limit allows.")
+    ] = None,
+    first: Annotated[int | None, typer.Option(help="First seed. Default: a random seed, which is printed.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time limit. Default: 60 without --seeds, otherwise none.")
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option(help="Run only these faults of the first seed, by their indexes.")
+    ] = None,
 ) -> None:
     """Run groups of queries with faults of every kind, and check the invariants at every step."""
     logging.disable()

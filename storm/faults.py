@@ -1,5 +1,5 @@
-"""Past faults, each as the smallest change of today's code. `python -m storm.faults [NAME ...]` runs seeds with each
-until the storm finds it, and prints the violated invariant."""
+"""Past bugs, each as the smallest change to today's code that causes it again. `python -m storm.faults [NAME ...]` runs
+seeds with each bug until the storm finds it, and prints the violated invariant."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from storm.witness import Violation
 
 @dataclass(frozen=True, slots=True)
 class PastFault:
-    """A fault: the source of `module` with `new` instead of `old`. It violates one of the `invariants`, with this seed
-    within two seconds."""
+    """A bug: the source of `module` with `new` in place of `old`. It violates one of the `invariants`. If there is a
+    `seed`, it does so with this seed, within two seconds."""
 
     name: str
     module: str
@@ -40,7 +40,7 @@ class PastFault:
     seed: int | None = None
 
     def load(self) -> tuple[ModuleType, str]:
-        """The module and its source with the fault."""
+        """The module, and its source with the bug."""
         module = importlib.import_module(f"spark_ehbalance.{self.module}")
         assert module.__file__ is not None
         source = Path(module.__file__).read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ class PastFault:
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Run with the fault inside the block."""
+        """Run the `with` block with the bug."""
         module, source = self.load()
         with rewritten(module, source):
             yield
@@ -66,7 +66,7 @@ PAST_FAULTS = (
         seed=3,
     ),
     PastFault(
-        "a planner that was suspended plans with the leases that it had before",
+        "a planner that was suspended plans with the leases that it had before the suspension",
         "group.member.engine",
         "held = self.readable(now)\n        partitions",
         "held = self.plannable()\n        partitions",
@@ -82,7 +82,7 @@ PAST_FAULTS = (
         seed=1029,
     ),
     PastFault(
-        "a lease counts from the end of a look, before which another process may have taken it",
+        "a lease counts from the end of a read, during which another process may have claimed it",
         "group.member.membership",
         "since = self.read_state.before if renewed is None else self.read_state.begun",
         "since = now.monotonic",
@@ -98,14 +98,14 @@ PAST_FAULTS = (
         seed=16,
     ),
     PastFault(
-        "the leases of a group whose lease duration falls last as long as before",
+        "leases remain valid for the old duration after the group's lease duration decreases",
         "group.member.membership",
         "replace(lease, lasts=min(lease.lasts, duration.own))",
         "lease",
         ("two planners",),
     ),
     PastFault(
-        "after a read-only spell the first member that writes declares all others dead",
+        "after a read-only period, the first member that writes declares all others dead",
         "group.member.membership",
         "return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)",
         "return False",
@@ -137,7 +137,7 @@ PAST_FAULTS = (
         seed=3,
     ),
     PastFault(
-        "a forced move with a held checkpoint: progress under an earlier epoch counts",
+        "progress under an earlier epoch counts after a forced move",
         "query.batch_planning",
         "if progress is not None and progress.epoch == epoch else",
         "if progress is not None else",
@@ -161,7 +161,7 @@ PAST_FAULTS = (
         seed=8,
     ),
     PastFault(
-        "a batch is run again with a partition that was stalled since",
+        "a batch is run again with a partition that has stalled since",
         "group.changes",
         "owned_since_ms=0,  # ends the tenure",
         "# ends the tenure",
@@ -176,14 +176,14 @@ PAST_FAULTS = (
         seed=3,
     ),
     PastFault(
-        "a batch is run again with partitions that others have read",
+        "a batch is run again with partitions that others have read since",
         "query.replay",
         "return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms",
         "return True",
         ("skipped", "batch numbers"),
     ),
     PastFault(
-        "a batch that is run again drops a partition that was sought",
+        "a batch that is run again drops a partition that was sought since",
         "query.replay",
         "return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start",
         "return holding.checkpoint.next == range_.start",
@@ -198,7 +198,7 @@ PAST_FAULTS = (
         ("batch numbers",),
     ),
     PastFault(
-        "progress under a lapsed lease is not in the next offset",
+        "the next offset lacks the progress under a lapsed lease",
         "query.engine",
         "if p not in owned and p in leases and leases[p].epoch == x.epoch}",
         "if False}",
@@ -223,7 +223,7 @@ PAST_FAULTS = (
         seed=1038,
     ),
     PastFault(
-        "two processes of a query own partitions in one epoch",
+        "two processes of a query own a partition in the same epoch",
         "group.member.membership",
         "if unclaimed := self.commit_state.unclaimed:",
         "if (unclaimed := self.commit_state.unclaimed) and False:",
@@ -231,14 +231,14 @@ PAST_FAULTS = (
         seed=1038,
     ),
     PastFault(
-        "a joining process that missed a lease fences a later one",
+        "a joining process that missed a lease fences a later process",
         "group.member.membership",
         "written = replace(written, joined=row.joined)",
         "written = replace(written, joined=None if written.unclaimed else row.joined)",
         ("fenced", "errors"),
     ),
     PastFault(
-        "positions count a batch that a change of owner cut short as read",
+        "positions count all of a batch as read although a change of owner cut it short",
         "query.positions",
         "known = batch.end.checkpoints if shared else {}",
         "shared, known = False, {}",
@@ -246,7 +246,7 @@ PAST_FAULTS = (
         seed=0,
     ),
     PastFault(
-        "a query continues with a checkpoint that was set back",
+        "a query continues with a checkpoint that was rolled back",
         "query.consistency",
         "if _continues(known, record):",
         "if True:",
@@ -254,7 +254,7 @@ PAST_FAULTS = (
         seed=1051,
     ),
     PastFault(
-        "a lease table does not learn which batch was begun last",
+        "the lease table does not record which batch was begun last",
         "query.engine",
         "self.member.record_batch(end.batch, end.run)",
         "pass",
@@ -277,7 +277,7 @@ PAST_FAULTS = (
         seed=237,
     ),
     PastFault(
-        "AvailableNow ends with partitions unread that it could not plan for a moment",
+        "AvailableNow ends without reading partitions that it could not plan for a moment",
         "query.engine",
         "if self.fixed_ends is None or self.member.is_leaving:",
         "if True:",
@@ -285,7 +285,7 @@ PAST_FAULTS = (
         seed=1010,
     ),
     PastFault(
-        "AvailableNow ends with events unread after a batch longer than maxStall",
+        "AvailableNow ends without reading all events after a batch longer than maxStall",
         "group.member.engine",
         "(self._member.read_state.drained and not self._hang.drained)",
         "self._member.read_state.drained",
@@ -325,7 +325,7 @@ def _begin(fault: PastFault) -> None:
 
 
 def _find(fault: PastFault, first: int, seconds: float) -> tuple[int, Violation | None]:
-    """The number of seeds of small groups until a violation, and the violation."""
+    """Run seeds of small groups until one violates an invariant. Returns the number of seeds, and the violation."""
     until, played = time.monotonic() + seconds, 0
     small = filter(_is_small, itertools.count(first))
     with multiprocessing.Pool(initializer=_begin, initargs=(fault,)) as pool:
@@ -338,10 +338,10 @@ def _find(fault: PastFault, first: int, seconds: float) -> tuple[int, Violation 
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only faults whose names contain one of these.")] = None,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    first: Annotated[int, typer.Option(help="First seed.")] = 0,
     seconds: Annotated[float, typer.Option(help="Time limit per fault.")] = 600.0,
 ) -> None:
-    """Apply past faults and show the invariant that each violates; exits with 1 if one is not found."""
+    """Apply past bugs, and show the invariant that each violates. Exits with 1 if a bug is not found."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     table, all_found = Table("fault", "invariant", "seeds", "seconds"), True
     with Live(table, console=console):

@@ -12,8 +12,8 @@ from spark_ehbalance.query.offsets import HubReference
 
 @dataclass(slots=True)
 class Partition:
-    """A partition that retains events `begin` to `end - 1` and delivers none until `silent_until`. `readers`: process →
-    owner level of its open receiver."""
+    """A partition that retains the events `begin` to `end - 1`, and delivers none until `silent_until`. `readers` maps
+    each process with an open receiver to the receiver's owner level."""
 
     rate: float
     begin: int = 0
@@ -37,13 +37,13 @@ class StormHub:
             self.partitions[str(len(self.partitions))] = Partition(rate)
 
     def recreate(self) -> None:
-        """Delete the hub and create it again: sequence numbers restart."""
+        """Delete the hub and create it again, so that sequence numbers restart."""
         assert self.reference.created_ms is not None
         self.reference = replace(self.reference, created_ms=self.reference.created_ms + 1)
         self.partitions = {p: Partition(partition.rate) for p, partition in self.partitions.items()}
 
     def append(self, seconds: float) -> None:
-        """Append the events of `seconds`."""
+        """Append the events that arrive in `seconds`."""
         for partition in self.partitions.values():
             partition.appended += partition.rate * seconds
 
@@ -57,8 +57,8 @@ class StormHub:
         return {p: Position.before(self.partitions[p].begin) for p in partitions}
 
     def connect(self, process: object, partition: str, level: int) -> bool:
-        """Open or keep a receiver, and disconnect receivers with lower levels. False if another one has a higher level.
-        A level ends with its connection."""
+        """Open or keep a receiver, and disconnect receivers with lower levels. Returns False if another receiver has a
+        higher level. A level counts only while its receiver is connected."""
         readers = self.partitions[partition].readers
         if max(readers.values(), default=level) > level:
             readers.pop(process, None)

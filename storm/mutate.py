@@ -1,5 +1,5 @@
-"""Mutations of the engines: `python -m storm.mutate [MODULE ...]` lists mutants that survive their own tests and some
-seeds of the storm. Needs cosmic-ray, which is no dependency: `pip install cosmic-ray`."""
+"""Mutates the engines: `python -m storm.mutate [MODULE ...]` lists the mutants that survive their module's tests and
+some seeds of the storm. Needs cosmic-ray, which is not a dependency: `pip install cosmic-ray`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from storm.plan import draw
 from storm.rewriting import functions, rewritten
 from storm.world import play
 
-#: The mutated modules, and their own tests.
+#: The mutated modules → their tests.
 MODULES = {
     "group.changes": ("group/test_transitions.py", "group/test_transitions_stateful.py"),
     "group.expiry": ("group/member/test_membership.py", "group/test_transitions_stateful.py"),
@@ -50,7 +50,7 @@ MODULES = {
     "exactly_once.protocol": ("exactly_once/test_protocol.py",),
 }
 
-#: The kinds of mutations, as cosmic-ray names them.
+#: The kinds of mutations, by cosmic-ray's names.
 _OPERATORS = (
     "AddNot",
     "NumberReplacer",
@@ -62,12 +62,12 @@ _OPERATORS = (
     "ZeroIterationForLoop",
 )
 
-#: Seconds after which a mutant counts as noticed: it hangs.
+#: Seconds after which a mutant counts as killed, because it hangs.
 _PATIENCE = 120.0
 
 
 def mutants(source: str) -> Iterator[str]:
-    """All mutations of the functions in `source`, one in each."""
+    """Yield copies of `source` with one mutation each, in a function."""
     before = functions(source)
     names = [name for name in operator_names() if name.partition("/")[2].startswith(_OPERATORS)]
     for name in names:
@@ -81,7 +81,7 @@ def mutants(source: str) -> Iterator[str]:
 
 
 def _try(module: ModuleType, source: str, tests: list[str], seeds: int) -> None:
-    """Exits with 0 if nothing notices the mutation."""
+    """Exit with 0 if neither the tests nor the storm detect the mutation."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
     with rewritten(module, source):
@@ -99,11 +99,11 @@ def _survives(module: ModuleType, source: str, tests: list[str], seeds: int) -> 
 
 
 def main(
-    modules: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(MODULES)}. Default: all.")] = None,
-    sample: Annotated[int, typer.Option(help="How many mutations of a module, drawn at random.")] = 1_000_000,
-    seeds: Annotated[int, typer.Option(help="How many seeds must not notice it.")] = 40,
+    modules: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(MODULES)}. Default: all.")] = None,
+    sample: Annotated[int, typer.Option(help="Number of mutations per module, drawn at random.")] = 1_000_000,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of the storm that a mutant must survive.")] = 40,
 ) -> None:
-    """Mutate modules one place at a time, and list the survivors."""
+    """Mutate modules in one place at a time, and list the mutants that survive."""
     for name in modules or MODULES:
         module = importlib.import_module(f"spark_ehbalance.{name}")
         source = Path(inspect.getfile(module)).read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ def main(
         drawn = random.Random(name).sample(drawn, min(sample, len(drawn)))
         tests, survivors = [f"tests/{test}" for test in MODULES[name]], 0
         if not _survives(module, source, tests, seeds):
-            raise RuntimeError(f"{name} is noticed without a mutation: repair its tests first")
+            raise RuntimeError(f"the tests of {name} fail without a mutation: repair them first")
         for mutant in drawn:
             if _survives(module, mutant, tests, seeds):
                 survivors += 1

@@ -1,5 +1,5 @@
-"""Plans: a group of queries and a list of faults, drawn from a seed in advance, so that any part of the list can be
-run alone."""
+"""Plans: a group of queries and a list of faults. A seed determines all of it in advance, so that any part of the list
+can be run without the rest."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from spark_ehbalance.group.strategies import STRATEGIES
 
-#: Begin and end of the faults, and time for recovery after them, in seconds.
+#: The times at which faults begin and end, and the time allowed for recovery after them, in seconds.
 FAULTS_BEGIN, FAULTS_END, RECOVERY = 20.0, 600.0, 1500.0
 
-#: Stages of a query's process at which it can be killed or suspended, in the order of a batch.
+#: Stages at which a query's process can be killed or suspended, in the order in which a batch goes through them.
 STAGES = ("starting", "idle", "planning", "planned", "logged", "reading", "writing", "written", "finished")
 
 SINKS = ("append", "numbered", "once")
 
-#: Kind → weight. Each kind is a method of `World`.
+#: Kind of fault → weight. For each kind, `World` has a method.
 KINDS = {
     "kill": 3,
     "kill_at": 8,
@@ -52,13 +52,14 @@ KINDS = {
 }
 
 
-#: Rare kinds: people restore, copy, delete or recreate one part without the others.
+#: Rare kinds of faults: people restore, copy, delete or recreate one part without the others.
 TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoint_copied", "hub_recreated")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of `kind` at a time, for `seconds`. `pick` selects its target, `choice` and `luck` (0 to 1) details."""
+    """A fault of `kind` that begins at the time `at` and lasts `seconds`. `pick` selects its target; `choice` and
+    `luck`, from 0 to 1, select details."""
 
     at: float
     kind: str
@@ -73,7 +74,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query with `pause` seconds between triggers; with `available_now` it ends and restarts."""
+    """A query with `pause` seconds between triggers. With `available_now`, it ends when it has read everything, and is
+    started again."""
 
     owner: str
     strategy: str
@@ -82,9 +84,9 @@ class QueryPlan:
     limit: int | None
     max_owned: int | None
     checkpoint_interval: float
-    reports: bool  # the end of a batch at once, as with `register`
+    reports: bool  # the end of each batch immediately, as with `register`
     available_now: bool
-    one_batch: bool  # per run of AvailableNow, as with Spark 4.0 and 4.1
+    one_batch: bool  # a run of AvailableNow has only one batch, as in Spark 4.0 and 4.1
     fails_on_loss: bool
 
 
@@ -113,7 +115,7 @@ def draw(seed: int) -> Plan:
     balance_interval = rng.choice((3.0, 5.0, 10.0, 10.0))
     lease_duration = balance_interval * rng.choice((1.5, 2.0, 3.0, 3.0, 4.0))
     rate, batch_seconds = rng.choice((0.2, 1.0, 5.0)), rng.choice((0.5, 2.0, 5.0, 15.0))
-    enough = 20 + int(20 * rate * partitions * (batch_seconds + 5))  # for a query alone to catch up
+    enough = 20 + int(20 * rate * partitions * (batch_seconds + 5))  # for a single query to catch up
     queries = tuple(
         QueryPlan(
             f"query-{number}",
@@ -154,7 +156,7 @@ def draw(seed: int) -> Plan:
 
 
 def _tampering(seed: int) -> list[Fault]:
-    """Up to three faults of `TAMPERING` in every fifth group."""
+    """Draw up to three faults of `TAMPERING`, in every fifth group."""
     rng = random.Random(f"tampering {seed}")
     count = rng.choice((0, 0, 0, 0, rng.randint(1, 3)))
     return [

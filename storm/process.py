@@ -1,5 +1,5 @@
-"""One process of a query: lease keeper, planner and tasks on the real `QueryEngine`, as generators that yield the
-seconds they wait. Requests to the lease table arrive even while the process is suspended or dead."""
+"""One process of a query: its lease keeper, planner and tasks, on the real `QueryEngine`. They are generators that
+yield the seconds for which they wait. Requests reach the lease table even while the process is suspended or dead."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ Waiting = Generator[float, None, _T]
 
 LOCATION = "/leases"
 
-#: Maximum drift of monotonic clocks (a fraction) and error of wall clocks, within `CLOCK_SKEW_ALLOWANCE`.
+#: Maximum drift of monotonic clocks, as a fraction, and maximum error of wall clocks. Two wall clocks differ by less
+#: than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 
-#: As in the planner and the keeper: for joining, for the last commit, for the sink's read of the table, and between two
-#: plans while there is a backlog.
+#: Seconds, as in the planner and the keeper: for joining, for the last commit, for the sink's read of the table, and
+#: between two plans while there is a backlog.
 _JOIN_TIMEOUT, _STOP_TIMEOUT, _READ_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
 
-#: Seconds after which a process gives up the reader of another group.
+#: Seconds after which a process fails because a foreign reader keeps its partition.
 _DEAD_READER = 90.0
 
-#: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
-#: was given up, if the table is still the same.
+#: What can happen to a commit during a period of bad commits. `unknown`: it is applied, but the answer is lost. `late`:
+#: it is applied after the process has given it up, if the table has not changed.
 _FATES = ("", "delayed", "unknown", "late", "unsent", "raced")
 
 
@@ -69,7 +70,7 @@ def _table_unreachable() -> StoreUnavailableError:
 
 
 class Thread:
-    """Runs `work` in simulated time, except while its process is suspended."""
+    """Runs `work` in simulated time, and pauses while the process is suspended."""
 
     def __init__(self, process: Process, work: Waiting[None], *, of_planner: bool = False) -> None:
         self._process, self._work, self._of_planner = process, work, of_planner
@@ -104,7 +105,7 @@ class Thread:
 
 
 class Process:
-    """A process of `query`. `at_stage`: stage → fault that occurs when the process enters it."""
+    """A process of `query`. `at_stage` maps a stage to the fault that occurs when the process enters it."""
 
     def __init__(self, query: Query, number: int) -> None:
         self.query, self.plan, self.world = query, query.plan, query.world
@@ -113,7 +114,7 @@ class Process:
         self.rng = rng = random.Random(f"{self.world.plan.seed} {self.author.incarnation}")
         self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
         self.running, self.stopping, self.left, self.stage = True, False, False, "starting"
-        self.joined = False  # as far as it knows
+        self.joined = False  # as far as the process knows
         self.suspended_until = self.planner_suspended_until = self.suspended_in_commit = 0.0
         self.spark_suspended_until = 0.0
         self.unreachable_until = self.read_only_until = self.bad_commits_until = self.hub_unreachable_until = 0.0
@@ -123,15 +124,17 @@ class Process:
         self.offset = StreamOffset(query.plan.owner)
         self.error: EhBalanceError | None = None
         self.in_planner = self.gave_up = False
-        #: Partition → end at the start: AvailableNow must read up to it.
+        #: Partition → its end when the process started. AvailableNow must read up to it.
         self.promised = {p: partition.end for p, partition in self.world.hub.partitions.items()}
         #: Partition → epoch of the running batch.
         self.reading: Mapping[str, int] = {}
-        #: When the store last did not answer a read, when the table last had not changed for half a duration, when it
-        #: was read last, until when it had not been read for half a duration, and the newest version that was read.
+        #: The last times at which the store did not answer a read; at which the table had not changed for half a lease
+        #: duration; at which a read ended a gap of more than half a lease duration.
         self.away_at = self.unwritable_at = self.blind_until = float("-inf")
+        #: The time of the last read, and the newest version that was read.
         self.read_at, self.known = float("inf"), -1
-        #: When the last commit that changed something began, and when the last one failed half a duration after that.
+        #: The time at which the last successful commit began, and the last time at which a commit failed more than half
+        #: a lease duration after that.
         self.wrote_at = self.mute_until = float("-inf")
         self._reads_begun = self._reads_ended = 0
         self._keeper_idle = False
@@ -161,17 +164,17 @@ class Process:
         return self.engine.member
 
     def may_plan(self) -> dict[str, int]:
-        """Partition → epoch of all partitions for the next batch."""
+        """Partition → epoch, for all partitions that the next batch can contain."""
         return {p: holding.epoch for p, holding in self.member.readable(self.monotonic).items()} if self.engine else {}
 
     @property
     def is_of_another_hub(self) -> bool:
-        """Whether its positions belong to a hub that was recreated since."""
+        """Whether the process's positions belong to a hub that has been recreated since."""
         return self.offset.hub not in (None, self.world.hub.reference)
 
     @property
     def sought(self) -> frozenset[str]:
-        """Partitions with a seek since the replayed batch was logged."""
+        """Partitions that were sought since the replayed batch was logged."""
         return self.engine.batch.sought if self.engine and self.engine.batch else frozenset()
 
     def enter(self, stage: str) -> None:
@@ -185,7 +188,7 @@ class Process:
     # --- its end -------------------------------------------------------------------------------------------------
 
     def fail(self, error: Exception) -> None:
-        """End the query with `error`; it leaves the group if it can."""
+        """End the query with `error`. It leaves the group if it can."""
         self.world.witness.check_error(self, error)
         self.note(f"fails: {type(error).__name__}: {error}")
         if self.error is None and self.engine is not None:
@@ -194,7 +197,7 @@ class Process:
             self.end()
 
     def stop(self) -> None:
-        """Leave the group, as `query.stop()` does, without the batch in flight."""
+        """Leave the group, as `query.stop()` does, and drop the batch in flight."""
         self.stopping, self.reading = True, {}
         self.spark.resume_at(float("inf"))
         if self.engine is None:
@@ -230,7 +233,7 @@ class Process:
         return outputs
 
     def _due(self) -> float:
-        return max(self.now, self.member.due() / (1 + self.drift) + 1e-6)  # not before it, by rounding
+        return max(self.now, self.member.due() / (1 + self.drift) + 1e-6)  # rounding must not make it too early
 
     def _keep(self) -> Waiting[None]:
         while True:
@@ -285,7 +288,7 @@ class Process:
         self.world.engine.at(self.now + half, serve)
         yield 2 * half
         if answers[0] is None and self.world.silent_store:
-            timeout = min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as `query.assembly` opens the store
+            timeout = min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as `query.assembly` sets it
             yield max(0.0, timeout - 2 * half)
         return answers[0]
 
@@ -296,7 +299,7 @@ class Process:
         return self._reaches_store() and self.now >= max(self.read_only_until, self.world.read_only_until)
 
     def _write(self, base: Snapshot, changes: Sequence[Transition]) -> Waiting[member_protocol.Input]:
-        """Commit as `lease_table.contract.commit` does, with a random fate of each attempt."""
+        """Commit like `lease_table.contract.commit`. During a period of bad commits, each attempt has a random fate."""
         since = self.now
         for attempt in range(1, ATTEMPTS + 1):
             began, fate = self.now, self.rng.choice(_FATES) if self.now < self.bad_commits_until else ""
@@ -348,21 +351,22 @@ class Process:
         return self.now >= max(self.world.hub.away_until, self.hub_unreachable_until)
 
     def _hub_states(self, oldest: float | None = None) -> Mapping[str, PartitionState]:
-        """What the hub watcher knows, as of `oldest` seconds ago at most if the hub answers."""
+        """The states that the hub watcher has cached. If the hub answers, they are at most `oldest` seconds old."""
         if self.now - self._states_at > (self._stale if oldest is None else oldest) and self._reaches_hub():
             self._states, self._states_at = self.world.hub.states(), self.now
             self._hub = self.world.hub.reference
         return self._states
 
     def _refresh(self) -> Waiting[None]:
-        """Wait for new states. Raises `HubUnavailableError` if the hub is silent for the timeout."""
+        """Wait for new states of the hub. Raises `HubUnavailableError` if it does not answer within the timeout."""
         yield 0.02
         if not (yield from self._wait_for(self._reaches_hub, self.world.plan.receiver_timeout)):
             raise _hub_unreachable()
         self._hub_states(0.0)
 
     def _report(self) -> protocol.HubReport:
-        """What the hub watcher knows. Raises `HubUnavailableError` after a longer silence."""
+        """A report with the states that the hub watcher has cached. Raises `HubUnavailableError` if they are too old,
+        and the hub does not answer."""
         if not self._reaches_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
             raise _hub_unreachable()
         return protocol.HubReport(self._hub_states(), self._hub.created_ms, 1.0)
@@ -370,7 +374,7 @@ class Process:
     # --- the planner ---------------------------------------------------------------------------------------------
 
     def start(self, finished: StreamOffset | None, unfinished: StreamOffset | None) -> Waiting[None]:
-        """As `assembly.start_planner`."""
+        """Start the planner, like `assembly.start_planner`."""
         self.in_planner, world, plan = True, self.world, self.plan
         logged = Logged(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
         yield self.rng.uniform(0.05, 0.5)
@@ -433,7 +437,8 @@ class Process:
         )
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float = _JOIN_TIMEOUT) -> Waiting[bool]:
-        """Wait until `condition` holds; False after `timeout` seconds. Raises what has ended the keeper."""
+        """Wait until `condition` is true. Returns False after `timeout` seconds. Raises the error that ended the
+        keeper, if there is one."""
         until = self.now + timeout
         while not condition():
             if self.error is not None:
@@ -444,7 +449,7 @@ class Process:
         return True
 
     def latest_offset(self, start: StreamOffset) -> Waiting[StreamOffset]:
-        """As `Planner.latest_offset`."""
+        """Plan a batch, like `Planner.latest_offset`."""
         self.in_planner = True
         yield 0.001
         assert self.engine is not None, "it has started"
@@ -481,7 +486,7 @@ class Process:
             self.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> Waiting[Sequence[OffsetRange]]:
-        """As `Planner.ranges`."""
+        """The ranges of a batch, like `Planner.ranges`."""
         self.in_planner, engine = True, self.engine
         yield 0.001
         assert engine is not None
@@ -533,13 +538,13 @@ class Process:
         return self._reaches_hub() and self.now >= self.world.hub.partitions[partition].silent_until
 
     def report(self, end: StreamOffset) -> None:
-        """As the listener that `register` installs: the sink has finished the batch that ends at `end`."""
+        """Report, like the listener that `register` installs, that the sink has finished the batch ending at `end`."""
         assert self.engine is not None, "it has started"
         if self.engine.batch is not None and end == self.engine.batch.end:
             self.handle(protocol.BatchFinished(end))
 
     def lost(self) -> Waiting[frozenset[str]]:
-        """The lost partitions of the batch, by a read that begins now, as for the sink."""
+        """The partitions of the batch that the query has lost, according to a read that begins now."""
         wanted = self._reads_begun + 1
         self.handle(member_protocol.ReadRequested())
         if not (yield from self._wait_for(lambda: self._reads_ended >= wanted, _READ_PATIENCE)):
@@ -551,14 +556,14 @@ class Process:
     # --- tasks ---------------------------------------------------------------------------------------------------
 
     def read(self, ranges: Sequence[OffsetRange]) -> Waiting[dict[str, OffsetRange]]:
-        """Read `ranges` at the same time, as `RangeReader` does; returns them as far as they were read."""
+        """Read `ranges` concurrently, like `RangeReader`. Returns each range up to where it was read."""
         rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, dict[str, float]()
         left, most = {wanted.partition: wanted for wanted in ranges}, self.world.plan.batch_seconds
         speed = max(map(len, ranges), default=0) / max(0.01, self.rng.uniform(0, 2 * most))
         while left:
             seconds = min(0.5, 0.25 + most / 20)
             yield seconds
-            if self.failing_tasks:  # the next attempt reads its range from the beginning
+            if self.failing_tasks:  # the next attempt reads all ranges from the beginning
                 self.failing_tasks -= 1
                 rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, {}
                 left = {wanted.partition: wanted for wanted in ranges}
@@ -566,7 +571,7 @@ class Process:
                 row, hub = rows[p], self.world.hub.partitions[p]
                 if self._reaches_hub() and not self.world.hub.connect(self, p, wanted.epoch):
                     if not (yield from self._is_held(wanted)):
-                        self.note(f"has lost it, and reads to {row.end}", p)
+                        self.note(f"has lost the partition, and stops reading at {row.end}", p)
                         del left[p]
                     elif silent.setdefault(f"{p} foreign", self.now) < self.now - _DEAD_READER:
                         level = max(hub.readers.values())
@@ -604,7 +609,7 @@ class Process:
         return is_owned(lease, wanted, self.plan.owner, epochs=True)
 
     def _stalls(self, wanted: OffsetRange) -> Waiting[None]:
-        """The partition was silent: record that, if the hub answers; else the batch fails."""
+        """Handle a silent partition: record the stall if the hub answers; otherwise fail the batch."""
         p, epoch, by = wanted.partition, wanted.epoch, Author(self.plan.owner, "")
         if not self._reaches_hub():
             raise self._silent(p, "the hub is unreachable")

@@ -1,4 +1,4 @@
-"""One streaming query: its checkpoint and sink, which outlive its processes, Spark's calls, and restarts."""
+"""One streaming query: Spark's calls, restarts, and its checkpoint and sink, which outlive its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TwoStreamsError(Exception):
-    """Another process wrote the same file of the checkpoint."""
+    """Another process has already written the same file of the checkpoint."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Checkpoint:
         return Checkpoint(list(self.offsets), self.commits)
 
     def restore(self, length: int) -> None:
-        """Restore the state with `length` batches."""
+        """Restore the earlier state in which the log contained `length` batches."""
         del self.offsets[length:]
         self.commits = min(self.commits, length)
 
@@ -41,7 +41,7 @@ class Checkpoint:
         self.offsets.append(StreamOffset.from_json(end.to_json()))
 
     def commit(self, number: int) -> None:
-        """Mark batch `number` as finished, which Spark allows twice."""
+        """Mark batch `number` as finished. Like Spark, this allows marking a batch twice."""
         self.commits = max(self.commits, number + 1)
 
 
@@ -51,9 +51,9 @@ class Query:
         self.checkpoint = Checkpoint()
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
-        #: Stage → fault of the next process.
+        #: Stage → fault that occurs when the next process enters it.
         self.awaits: dict[str, Callable[[Process], None]] = {}
-        #: Earliest restart; time of the last finished batch or, with AvailableNow, run.
+        #: Time of the earliest restart, and time at which the last batch (with AvailableNow: the last run) finished.
         self.down_until = 0.0
         self.done_at = float("-inf")
 
@@ -63,7 +63,7 @@ class Query:
 
     @property
     def log(self) -> list[LoggedBatch]:
-        """Batches in Spark's checkpoint."""
+        """The batches in Spark's checkpoint."""
         return [
             LoggedBatch(end, number < self.checkpoint.commits) for number, end in enumerate(self.checkpoint.offsets)
         ]
@@ -77,12 +77,12 @@ class Query:
         return process
 
     def supervise(self) -> None:
-        """Restart the query a few seconds after its end."""
+        """Start the query again if it has ended, and its restart is due."""
         if not self.running and self.world.engine.now >= self.down_until:
             self.start()
 
     def renew(self, process: Process) -> None:
-        """Replace a stale checkpoint, and the content of a sink that remembers batch numbers."""
+        """Replace a stale checkpoint, and also the content of a sink that remembers batch numbers."""
         if process.checkpoint is self.checkpoint and self.running == [process]:
             self.restart_from_scratch()
 
@@ -94,7 +94,7 @@ class Query:
     # --- Spark ---------------------------------------------------------------------------------------------------
 
     def run(self, process: Process) -> Waiting[None]:
-        """The calls of `MicroBatchExecution`."""
+        """Make the calls that Spark's `MicroBatchExecution` makes."""
         try:
             yield from self._run(process)
         except (SinkError, TwoStreamsError) as error:
@@ -147,7 +147,7 @@ class Query:
         try:
             yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.lost)
         except SinkError:
-            witness.check_write(process, end, rows)  # some may be stored anyway
+            witness.check_write(process, end, rows)  # some rows can be stored nevertheless
             raise
         witness.check_write(process, end, rows)
         process.enter("written")

@@ -1,4 +1,4 @@
-"""Replaces the code of a module's functions temporarily, by a past fault or a mutation."""
+"""Temporarily replaces the code of a module's functions with a past bug or a mutation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import CodeType, FunctionType, ModuleType
 
 @contextmanager
 def rewritten(module: ModuleType, source: str) -> Iterator[None]:
-    """Run the functions of `module` with their code in `source` inside the block."""
+    """Inside the `with` block, run the functions of `module` with the code that they have in `source`."""
     codes = functions(source, inspect.getfile(module))
-    gc.unfreeze()  # frozen functions, as in Spark's workers, are not among the objects
+    gc.unfreeze()  # `get_objects` omits frozen objects, such as those in Spark's workers
     before = [
         (function, function.__code__)
         for function in gc.get_objects()

@@ -8,12 +8,12 @@ from dataclasses import replace
 from storm.plan import Plan
 from storm.world import RunResult, play
 
-#: Seconds of one search.
+#: Time limit of a search, in seconds.
 _PATIENCE = 60.0
 
 
 def shrink(plan: Plan, found: RunResult) -> tuple[Plan, RunResult]:
-    """The plan with the fewest faults and its result, by dropping ever smaller parts of the list."""
+    """Find a plan with fewer faults, and its result, by dropping smaller and smaller parts of the list of faults."""
     size, until = len(plan.faults), time.monotonic() + _PATIENCE
     while size:
         start = 0

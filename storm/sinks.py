@@ -1,4 +1,5 @@
-"""Simulated sinks: a plain append, one that skips known batch numbers, and exactly once with the real protocol."""
+"""Simulated sinks: one that appends, one that skips known batch numbers, and one that writes exactly once, with the
+real protocol."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ from spark_ehbalance.exactly_once.protocol import (
     write_exactly_once,
 )
 
-#: Yields the seconds that a sink waits.
+#: A generator that yields the seconds for which a sink waits.
 Writing = Generator[float, None, None]
 #: Reads the lease table and returns the partitions of the batch that the query has lost.
 FindLost = Callable[[], Generator[float, None, frozenset[str]]]
-#: Ranges read by a batch, by partition.
+#: Partition → the range that a batch has read.
 Rows = Mapping[str, OffsetRange]
 
 
 class SinkError(Exception):
-    """The batch fails."""
+    """The sink failed, and with it the batch."""
 
 
 @dataclass(slots=True)
 class Content:
-    """Events of a sink: partition → sorted, disjoint ranges."""
+    """The events in a sink. `extents` maps partition → sorted, disjoint ranges."""
 
     extents: dict[str, list[SequenceRange]] = field(default_factory=dict)
 
@@ -48,7 +49,7 @@ class Content:
         return duplicates
 
     def within(self, partition: str, bounds: OffsetRange) -> list[SequenceRange]:
-        """Stored events within `bounds`."""
+        """The stored events within `bounds`."""
         found = self.extents.get(partition, ())
         parts = (SequenceRange(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
         return [part for part in parts if part.start < part.end]
@@ -61,8 +62,8 @@ class Content:
 
 @dataclass(slots=True)
 class Sink:
-    """A query's append. `fails` is how the next write fails: `before`, `half-way`, or `after` it, with a lost
-    acknowledgement."""
+    """A sink that appends. `fails` determines how the next write fails: `before` it, `half-way`, or `after` it, with a
+    lost acknowledgement."""
 
     content: Content = field(default_factory=Content)
     fails: str = ""
@@ -81,14 +82,14 @@ class Sink:
 
     @property
     def stored(self) -> Content:
-        """Events visible to readers of the sink."""
+        """The events that readers of the sink can see."""
         return self.content
 
 
 @dataclass(slots=True)
 class NumberedSink(Sink):
-    """Skips known batch numbers and writes other batches atomically. `duplicates` are overlapping ranges of a partition
-    that the query owned without interruption."""
+    """Skips known batch numbers, and writes all other batches atomically. `duplicates` are pairs of overlapping ranges
+    of a partition that the query owned without interruption."""
 
     numbers: set[int] = field(default_factory=set)
     last: dict[str, OffsetRange] = field(default_factory=dict)
@@ -113,8 +114,8 @@ class NumberedSink(Sink):
 
 @dataclass(slots=True)
 class Target:
-    """An exactly-once table shared by queries: its content and each commit's marks. `duplicates` counts events that
-    were written again."""
+    """An exactly-once table that queries share: its content, and the marks of each commit. `duplicates` counts the
+    events that were written more than once."""
 
     content: Content = field(default_factory=Content)
     commits: list[Mapping[str, int]] = field(default_factory=list)
@@ -132,7 +133,7 @@ class Target:
 
 @dataclass(slots=True)
 class OnceSink(Sink):
-    """Writes a `target` by `write_exactly_once`."""
+    """Writes to `target` with `write_exactly_once`."""
 
     target: Target = field(default_factory=Target)
 

@@ -1,4 +1,4 @@
-"""Checks the invariants at every commit of the lease table, every plan and every write."""
+"""Checks the invariants at every commit to the lease table, at every plan, and at every write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from storm.world import World
 
 
-#: Seconds until a process has noticed an outage.
+#: Seconds within which a process must have noticed an outage.
 _OUTAGE_PATIENCE = 30.0
 
 
@@ -60,7 +60,7 @@ class Loss(NamedTuple):
 
 
 def kind_of_change(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
-    """The kind of change from the `old` lease to the new one, which has a higher epoch."""
+    """The kind of change from the `old` lease to the new `lease`, which has a higher epoch."""
     for transition in transitions:
         if isinstance(transition, (Steal, Seek, Stall)):
             return type(transition).__name__.lower()
@@ -75,19 +75,19 @@ class Witness:
     def __init__(self, world: World) -> None:
         self._world = world
         self.changed_at = 0.0
-        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: time and lease duration
-        self._losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
-        self._sought: dict[str, int] = {}  # the epoch since the last seek
+        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # (partition, epoch) → last renewal, duration
+        self._losses: dict[tuple[str, int], Loss] = {}  # by partition and lost epoch
+        self._sought: dict[str, int] = {}  # partition → the epoch after its last seek
         self._ever_sought: set[str] = set()
         self._replaced = 0  # version in which the table was replaced
-        self._takers: dict[str, str] = {}  # last process to claim a partition; not after a handover
-        self._begin: dict[str, int] = {}  # where reading began, or has continued since the last seek
-        self._written = Content()  # by all sinks since then
-        self._reported_losses: dict[str, int] = {}  # expired events before it were reported
-        self._replayed: set[tuple[int, str, int]] = set()  # ends of replayed ranges, by sink
-        self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # end of the planned ranges of an epoch
-        self._readers: dict[tuple[str, int], Process] = {}  # that read a partition in an epoch
-        self._drained: dict[str, bool] = {}  # the members that an operator has drained, and whether that was undone
+        self._takers: dict[str, str] = {}  # the last process to claim a partition; removed after a handover
+        self._begin: dict[str, int] = {}  # where reading began, or where it continued after the last seek
+        self._written = Content()  # what all sinks have stored since then
+        self._reported_losses: dict[str, int] = {}  # the position up to which lost events were reported
+        self._replayed: set[tuple[int, str, int]] = set()  # (sink, partition, end) of replayed ranges
+        self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # (partition, epoch) → end of its ranges
+        self._readers: dict[tuple[str, int], Process] = {}  # (partition, epoch) → the process that read it
+        self._drained: dict[str, bool] = {}  # members that an operator has drained → whether that was undone
 
     # --- the lease table -----------------------------------------------------------------------------------------
 
@@ -125,13 +125,14 @@ class Witness:
                 self.check(process, process.may_plan())
 
     def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
-        """Check that a running query releases nothing of its batch in flight and hands over after its last one."""
+        """Check that a running query does not release a partition of its batch in flight, and that it hands a partition
+        over only after its last batch with it."""
         p, epoch = transition.partition, transition.epoch
         for process in self._world.running():
             if process.author != transition.by or process.stopping:
                 continue
             if isinstance(transition, Release) and not (process.member.leaving or process.plan.max_owned):
-                raise Violation("planned move", f"{process.author.incarnation} releases it for no reason", p)
+                raise Violation("planned move", f"{process.author.incarnation} releases it without a reason", p)
             if process.reading.get(p) == epoch:
                 raise Violation("planned move", f"{process.author.incarnation} releases it during its batch", p)
             planned, next = self._planned[p, epoch], lease.checkpoint.next if lease.checkpoint else 0
@@ -191,7 +192,7 @@ class Witness:
         return self._world.plan.lease_duration if own_ms is None else own_ms / 1000
 
     def reset(self) -> None:
-        """Adopt a replaced table, in which epochs may repeat."""
+        """Adopt a table that was replaced. Epochs can repeat in it."""
         leases, now = self._world.store.snapshot.leases, self._world.engine.now
         self._replaced = self._world.store.snapshot.version
         for known in (self._losses, self._readers, self._planned, self._takers, self._sought):
@@ -243,7 +244,7 @@ class Witness:
             raise Violation("fenced", f"{own} continues after it has read that {row.incarnation} has joined")
 
     def check(self, process: Process, epochs: Mapping[str, int]) -> None:
-        """Check that `process` owns the partitions in `epochs`, or cannot know yet that it lost them."""
+        """Check that `process` owns the partitions in `epochs`, or cannot know yet that it has lost them."""
         if not self._continues(process):
             return
         snapshot, now = self._world.store.snapshot, self._world.engine.now
@@ -251,23 +252,23 @@ class Witness:
             renewed, duration = self._signs[p, epoch]
             who = process.author.incarnation
             if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
-                what = f"{who} plans {now - renewed:.3f} s after its last sign of life"
+                what = f"{who} plans {now - renewed:.3f} s after its last renewal"
                 raise Violation("two planners", f"{what}, with a lease duration of {duration:g} s", p)
             if (loss := self._losses.get((p, epoch))) is None:
                 continue
             owner = snapshot.leases[p].owner
-            what = f"{owner} owns it by {loss.kind}, and {who} may plan it with epoch {epoch}"
+            what = f"{owner} owns it by {loss.kind}, but {who} may plan it with epoch {epoch}"
             if process.known >= loss.version:
                 raise Violation("two planners", f"{what}, though it has read that", p)
             forced = owner in (None, process.plan.owner) or loss.kind not in ("expiry", "free", "handover")
             row = snapshot.members.get(process.plan.owner)
-            # Another process of the query may have joined and released it.
+            # Another process of the query may have joined, and released the partition.
             fenced = process.query.had_twins and (row is None or row.incarnation != who)
             if not (forced or fenced) and not self._in_safe_mode(process):
                 raise Violation("two planners", what, p)
 
     def _continues(self, process: Process) -> bool:
-        """Whether `process` runs and the table was not replaced."""
+        """Whether `process` runs, and the table was not replaced."""
         return process.is_awake and not process.stopping and process.error is None and not self._world.tampered
 
     def _in_safe_mode(self, process: Process) -> bool:
@@ -280,7 +281,9 @@ class Witness:
     def check_error(self, process: Process, error: Exception) -> None:
         """Check that the `error` with which `process` ends has a cause."""
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
-            raise Violation("errors", f"{process.author.incarnation} was fenced without a later process: {error}")
+            raise Violation(
+                "errors", f"{process.author.incarnation} was fenced although no later process exists: {error}"
+            )
         if isinstance(error, DataLossError):
             if error.condition != "EHB_EVENTS_LOST":
                 if not self._world.remedy(process, error.condition):
@@ -288,20 +291,20 @@ class Witness:
                 return
             for p in re.findall(r"(?i)partition (\d+): ", str(error)):
                 self.record_reported_loss(process, p, self._world.hub.partitions[p].begin)
-            process.query.fails_on_loss = False  # the error's remedy
+            process.query.fails_on_loss = False  # this is the error's remedy
 
     def record_reported_loss(self, process: Process, partition: str, end: int) -> None:
-        """Check and record the report that events before `end` are lost."""
+        """Check and record a report that the events before `end` are lost."""
         begin = self._world.hub.partitions[partition].begin
         if process.is_of_another_hub:
             return
         if end > begin:
-            raise Violation("errors", f"events to {end - 1} are retained and reported lost", partition)
-        process.note(f"reports that events to {end - 1} are lost", partition)
+            raise Violation("errors", f"events up to {end - 1} are retained, but reported lost", partition)
+        process.note(f"reports that the events up to {end - 1} are lost", partition)
         self.record_loss(partition, end)
 
     def record_loss(self, partition: str, end: int) -> None:
-        """Record that the loss of events before `end` is known."""
+        """Record that the loss of the events before `end` has been reported."""
         self._reported_losses[partition] = max(end, self._reported_losses.get(partition, 0))
 
     def check_outage(self, process: Process) -> None:
@@ -326,11 +329,12 @@ class Witness:
                 continue
             position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):
-                what = f"{process.author.incarnation} ends at {position.next} and must have read up to"
+                what = f"{process.author.incarnation} ends at {position.next}, but must have read up to"
                 raise Violation("available now", f"{what} {process.promised[p]}", p)
 
     def check_plan(self, process: Process, end: StreamOffset | None) -> None:
-        """Check a planned batch (`end`) and the reported resets of positions."""
+        """Check a planned batch, which ends at `end`, and the reported resets of positions. If `end` is None, no batch
+        was planned."""
         if end is not None:
             self.check(process, {p: planned.epoch for p, planned in end.ranges.items()})
         for p, reset in process.member.query.resets.items():
@@ -348,24 +352,24 @@ class Witness:
                 raise Violation("epoch", f"{who} and {reader.author.incarnation} read it with epoch {planned.epoch}", p)
             loss = self._losses.get((p, planned.epoch))
             if loss is not None and loss.kind != "seek" and process.known >= loss.version:
-                raise Violation("two planners", f"{who} reads it, and has read that it lost it by {loss.kind}", p)
-            if p not in process.sought:  # that batch is run again without a checkpoint
+                raise Violation("two planners", f"{who} reads it although it knows that it lost it by {loss.kind}", p)
+            if p not in process.sought:  # a batch with a sought partition is run again, but not checkpointed
                 self._planned[p, planned.epoch] = max(planned.end, self._planned[p, planned.epoch])
 
     def check_write(self, process: Process, end: StreamOffset, rows: Rows) -> None:
-        """Check the `rows` that `process` wrote, or tried to."""
+        """Check the `rows` that `process` wrote or tried to write."""
         sink = process.sink
         for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
-            written = sink.stored.within(p, row)  # in parts: the rest may be in other sinks
+            written = sink.stored.within(p, row)  # possibly in parts: the rest can be in other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
                 written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
             process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
             if written and not sought:
-                # After a loss, the last range may have been interrupted unnoticed; the next owner reads the rest.
+                # After a loss, the interruption of the last range can go unnoticed; the next owner reads the rest.
                 lost = (p, row.epoch) in self._losses or process.known < self._replaced
                 if row.start > (covered := self._covered(p)) and not lost:
                     raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
@@ -376,8 +380,8 @@ class Witness:
         if isinstance(sink, NumberedSink):
             for last, again in sink.duplicates:
                 key = id(sink), last.partition, last.end
-                # Spark's log has the old epoch of a batch that is run again: a kill right after it leaves no evidence.
-                # Nor is there any of a batch that ended after a later process had joined.
+                # If a batch is run again, Spark's log still contains its old epoch. So there is no evidence of the
+                # rerun if the process is killed right after it, or if a later process had joined before it ended.
                 overtaken = process.query.had_twins and (last.partition, last.epoch) in self._losses
                 was_moved = self._world.tampered or self._sought.get(again.partition, 0) > last.epoch
                 if not (was_moved or overtaken) and key not in self._replayed:
@@ -386,9 +390,9 @@ class Witness:
             sink.duplicates.clear()
 
     def check_finished(self, process: Process, end: StreamOffset) -> None:
-        """Check that the sink has the finished batch despite a seek."""
+        """Check that the sink contains the finished batch even if there was a seek."""
         sink, leases = process.sink, self._world.store.snapshot.leases
-        # Events before a mark may be in another sink.
+        # Events before a mark can be in another sink.
         if isinstance(sink, OnceSink) or process.query.had_twins or process.member.leaving or self._world.tampered:
             return
         for p, planned in end.ranges.items():
@@ -402,7 +406,7 @@ class Witness:
                 raise Violation("sought", what, p)
 
     def check_positions(self) -> None:
-        """Check that a lease table created from any queries' checkpoints skips no event."""
+        """Check that a lease table that is created from any of the queries' checkpoints skips no event."""
         if self._world.tampered:
             return
         logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
@@ -415,14 +419,14 @@ class Witness:
                     raise Violation("skipped", what, p)
 
     def _covered(self, partition: str) -> int:
-        """Position before which all events are in a sink, or expired and were reported."""
+        """The position before which all events are in a sink, or have expired and were reported lost."""
         aged = min(self._world.hub.partitions[partition].begin, self._reported_losses.get(partition, 0))
         begin = self._begin.get(partition, 0)
         covered = self._written.through(partition, max(begin, aged))
         return max(covered, self._written.through(partition, begin))
 
     def backlog(self) -> Mapping[str, str]:
-        """Partition → description of its missing checkpoint."""
+        """Partition → a description of what its checkpoint lacks."""
         unread, leases = {}, self._world.store.snapshot.leases
         for p, partition in self._world.hub.partitions.items():
             lease = leases.get(p, Lease(p))

@@ -1,4 +1,4 @@
-"""A storm: the world of a plan, what its faults do to it, and whether it recovers after the last one."""
+"""A storm: runs the group of a plan, injects the plan's faults, and checks that the group recovers after the last."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from storm.witness import Violation, Witness
 OPERATOR = Author("operator", "")
 EMPTY = Snapshot(Group("namespace", "hub", "$default"))
 
-#: Seconds between two appends, and between two restarts of ended queries.
+#: Seconds between two appends, and between two checks for ended queries, which are then restarted.
 _APPEND_INTERVAL, _SUPERVISION_INTERVAL = 0.5, 3.0
 
 #: Seconds for which the group must be balanced and without backlog at the end.
@@ -43,7 +43,7 @@ _STEADY = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Numbers of faults by kind and stage, and the violation with its story."""
+    """The number of faults by kind and stage, and the violation, if there was one, with its story."""
 
     fault_counts: Counter[tuple[str, str]]
     violation: Violation | None = None
@@ -63,11 +63,12 @@ class World:
         )
         self.fault_counts: Counter[tuple[str, str]] = Counter()
         self.read_only_until = self._away_until = 0.0
-        #: Begin of the current outage of the lease table, and whether requests fail only by timeout.
+        #: Begin of the current outage of the lease table, and whether requests fail only after a timeout.
         self.away_since: float | None = None
         self.silent_store = False
-        #: Whether the table or the hub was replaced; whether a new table is about to be created; earlier contents.
+        #: Whether the table or the hub was replaced, and whether a new table is about to be created.
         self.tampered = self._recreating = False
+        #: Earlier contents of the table.
         self._backups: deque[Snapshot] = deque(maxlen=1000)
         self.story: deque[tuple[float, str, str]] = deque(maxlen=3000)
         self.witness = Witness(self)
@@ -108,7 +109,7 @@ class World:
         self.story.append((self.engine.now, partition, what))
 
     def land(self, outcome: Outcome, seconds: float | None = None) -> Outcome:
-        """Apply an accepted commit."""
+        """Write the result of a commit to the store, and check it."""
         if outcome.after is outcome.before:
             return outcome
         self._backups.append(outcome.before)
@@ -138,12 +139,13 @@ class World:
         """Check that the group begins to read before the first fault."""
         early = any(query.down_until < FAULTS_BEGIN / 2 for query in self.queries)
         if early and not any(lease.epoch for lease in self.store.snapshot.leases.values()):
-            raise Violation("start", f"nobody has taken a partition after {FAULTS_BEGIN:g} s")
+            raise Violation("start", f"no member has claimed a partition after {FAULTS_BEGIN:g} s")
 
     # --- recovery ------------------------------------------------------------------------------------------------
 
     def _calm_down(self) -> None:
-        """Revoke operators' orders; in half of the groups deploy a new version to all queries at once."""
+        """Undo the operators' pins and drains. In half of the groups, also restart all queries at once, as a deployment
+        does."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
             self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
@@ -155,7 +157,7 @@ class World:
                 process.stop()
 
     def _recover(self) -> None:
-        """Run until the group is balanced, without backlog, and all queries run, for `_STEADY` seconds."""
+        """Run until, for `_STEADY` seconds, the group is balanced and has no backlog, and all queries run."""
         steady = 0.0
         while steady < _STEADY:
             if self.engine.now > FAULTS_END + RECOVERY:
@@ -164,14 +166,14 @@ class World:
             steady = steady + 5.0 if not self._unrecovered() else 0.0
 
     def _unrecovered(self) -> str:
-        """Description of what has not recovered; empty if everything has."""
+        """A description of what has not recovered; empty if everything has."""
         for query in self.queries:
             if query.done_at < FAULTS_END + 30:
                 stages = [f"{process.author.incarnation} is {process.stage}" for process in query.running]
                 return f"{query.plan.owner} has not continued: {', '.join(stages) or 'it does not run'}"
         snapshot = self.store.snapshot
         if not self.is_of_hub(snapshot):
-            return "the lease table is not of this hub"
+            return "the lease table belongs to an earlier hub"
         limits = [query.plan.max_owned for query in self.queries]
         some = None not in limits and sum(limit or 0 for limit in limits) < len(self.hub.partitions)
         for p, what in self.witness.backlog().items():
@@ -189,7 +191,7 @@ class World:
         return self._uneven()
 
     def _uneven(self) -> str:
-        """Description of an uneven distribution, by number or load; empty if it is even."""
+        """A description of how the partitions are distributed; empty if they are even in number or in load."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
         ledger.change({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
@@ -200,7 +202,7 @@ class World:
         return f"partition counts are {[len(partitions) for partitions in owned.values()]}"
 
     def _is_tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
-        """Whether the measured loads are within `transfer.target` and no member is idle."""
+        """Whether the measured loads are within `transfer.target`, and no member is idle."""
         known = demands(self.store.snapshot)
         loads = [sum(known.get(p, 0.0) for p in partitions) for partitions in owned.values()]
         return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
@@ -215,7 +217,7 @@ class World:
         self.note(f"FAULT {fault.kind} {what} {fault.seconds:.1f} s")
 
     def _process(self, fault: Fault) -> list[Process]:
-        """The running process selected by the fault, as a list that may be empty."""
+        """Select a running process for the fault, and record the fault. The result is empty if no process runs."""
         running = self.running()
         chosen = [running[fault.pick % len(running)]] if running else []
         for process in chosen:
@@ -242,7 +244,7 @@ class World:
             process.at_stage[stage] = partial(self._killed_at, process, fault)
 
     def _killed_at(self, process: Process, fault: Fault) -> None:
-        """Kill the process; some of its successors are suspended before they replay the batch."""
+        """Kill the process. Some of its successors are suspended before they replay the batch."""
         self.note(f"{process.author.incarnation} is killed when {process.stage}")
         process.end()
         if fault.luck > 0.5:
@@ -286,7 +288,8 @@ class World:
             process.at_stage[stage] = partial(self._suspend_now, process, "spark_suspended_until", fault)
 
     def _suspend_now(self, process: Process, what: str, fault: Fault) -> None:
-        """Suspend the process; some are killed soon after, in others Spark resumes later than the planner."""
+        """Suspend the process. Some processes are killed soon afterwards; in others, Spark resumes later than the
+        planner."""
         if (until := min(FAULTS_END, self._until(fault))) > self.engine.now:
             self.note(f"{process.author.incarnation} is {what} {until:.1f} when {process.stage}")
             setattr(process, what, max(getattr(process, what), until))
@@ -378,7 +381,7 @@ class World:
             process.query.sink.fails = ("before", "half-way", "after")[int(fault.choice * 3)]
 
     def is_of_hub(self, content: Snapshot) -> bool:
-        """Whether a table with that `content` has positions of the hub as it is now."""
+        """Whether the positions in a table with this `content` belong to the current hub, and not to an earlier one."""
         return content.table is not None and content.table.hub_created_ms == self.hub.reference.created_ms
 
     # --- copies and restores -------------------------------------------------------------------------------------
@@ -389,8 +392,10 @@ class World:
         self.witness.reset()
 
     def _table_restored(self, fault: Fault) -> None:
-        """Restore the table's folder from a backup, its log included (RESTORE is an error for the store); not where
-        that hides that a query has lost a partition of its last batches: undetected, as docs/design.md explains.
+        """Restore the table's folder, including the log, from a backup. (After a RESTORE, the store reports an error.)
+
+        Not done if it would hide that a query has lost a partition of its last batches: docs/design.md explains why
+        this cannot be detected.
         """
         if not self._backups:
             return
@@ -424,12 +429,13 @@ class World:
                 process.end()
 
     def _set_back(self, query: Query, length: int) -> None:
-        """Set a checkpoint back; after a kill not if the sink skips numbers: the loss is in docs/design.md."""
+        """Roll a checkpoint back. Not done after a kill if the sink skips known batch numbers, because that loses
+        events, as docs/design.md explains."""
         lineage = query.log[-1].end.lineage if query.log else ""
         record = self.store.snapshot.queries.get(lineage)
         has_left = record is not None and not record.run
         if not query.running and (has_left or not isinstance(query.sink, NumberedSink)):
-            self.note(f"the checkpoint of {query.plan.owner} is set back to {length} batches")
+            self.note(f"the checkpoint of {query.plan.owner} is rolled back to {length} batches")
             query.checkpoint.restore(length)
 
     def _checkpoint_copied(self, fault: Fault) -> None:
@@ -442,9 +448,9 @@ class World:
                 copy.sink = deepcopy(process.sink)
 
     def remedy(self, process: Process, error: str) -> bool:
-        """Follow the remedy of `error` in docs/errors.md; False if nobody has done anything that leads to it."""
+        """Follow the remedy of `error` in docs/errors.md. Returns False if no fault could have caused the error."""
         if error == "EHB_CHECKPOINT_STALE":
-            # An earlier process may also have logged batches after a later one had joined.
+            # An earlier process can log batches even after a later one has joined.
             process.query.renew(process)
             return process.query.had_twins or process.query.had_copies or self.tampered
         if not self._recreating:
@@ -453,7 +459,8 @@ class World:
         return self.tampered
 
     def _create_table(self) -> None:
-        """Stop all queries, create a table from the positions of their checkpoints, and start them with new ones."""
+        """Stop all queries, create a table with the positions in their checkpoints, and start them with new
+        checkpoints."""
         self._recreating, hub, at_ms = False, self.hub, START_MS + round(self.engine.now * 1000)
         for process in self.running():
             process.end()
@@ -467,7 +474,7 @@ class World:
         by = replace(OPERATOR, incarnation=f"init at {self.engine.now:.3f}")
         transitions: list[Transition] = []
         for p, start in hub.starting_positions(hub.partitions).items():
-            if p not in named:  # init names them, and where it begins
+            if p not in named:  # `init` reports these partitions, and where they begin
                 self.witness.record_loss(p, start.next)
             known = named.get(p, start)
             assert isinstance(known, Position)

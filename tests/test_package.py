@@ -30,11 +30,11 @@ def test_a_good_wheel_passes() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("tests/test_x.py", b"", "the wheel has tests"),
-        ("spark_ehbalance/left_over.py", b"", "not those of the repository: spark_ehbalance/left_over.py"),
-        ("x.dist-info/METADATA", b"[a](docs/b.md)", "links that lead nowhere"),
-        ("spark_ehbalance/errors.py", f"# {ROOT}/x".encode(), "spark_ehbalance/errors.py names "),
-        ("spark_ehbalance/py.typed", None, "not those of the repository"),
+        ("tests/test_x.py", b"", "the wheel contains tests"),
+        ("spark_ehbalance/left_over.py", b"", "differ from the repository's: spark_ehbalance/left_over.py"),
+        ("x.dist-info/METADATA", b"[a](docs/b.md)", "links would be broken"),
+        ("spark_ehbalance/errors.py", f"# {ROOT}/x".encode(), "spark_ehbalance/errors.py contains the path "),
+        ("spark_ehbalance/py.typed", None, "differ from the repository's"),
         ("x.dist-info/licenses/LICENSE", None, "no license"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Explore the smallest groups: `python -m storm.exhaustive`. A violation is printed as its shortest story."""
+"""Explores all states of the smallest groups: `python -m storm.exhaustive`. Prints a violation with its shortest
+story."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from storm.exhaustive.state import Left, State, Violation
 
 
 class Case(NamedTuple):
-    """A group: the member of each concurrent process, and the remaining events, from the start or after the group has
-    `settled`."""
+    """A group to explore. `members` contains the member's name of each concurrent process. `left` bounds the events
+    that can happen; they begin at the start, or, if `settled`, after the group has settled."""
 
     members: str
     partitions: int
@@ -33,8 +34,8 @@ class Case(NamedTuple):
 
 
 class CaseResult(NamedTuple):
-    """The result of a case: all states up to `depth`, or all states if `complete`. `story` ends with a violation; it is
-    empty without one."""
+    """The result of a case. If `complete`, all states were explored, otherwise those up to `depth`. `story` ends with a
+    violation; it is empty if there was none."""
 
     case: Case
     states: int
@@ -56,12 +57,12 @@ CASES = [
     Case("abc", 2, Left(starts=1, delays=1, faults=1), settled=True),
 ]
 
-#: Seconds per case, for a total of 20 minutes on two cores.
+#: Maximum seconds per case. All cases together then take about 20 minutes on two cores.
 _LONGEST = 270.0
 
 
 def explore(case: Case, depth: float = inf, seconds: float = inf) -> CaseResult:
-    """Visit all states in breadth-first order, up to the first violation, `depth` actions, or for `seconds`."""
+    """Visit all states in breadth-first order, until the first violation, after `depth` actions, or after `seconds`."""
     began, search = time.monotonic(), _Search()
     first = State.first(case.members, case.partitions, case.left)
     story = search.run(settled(first) if case.settled else first, depth, began + seconds)
@@ -70,13 +71,14 @@ def explore(case: Case, depth: float = inf, seconds: float = inf) -> CaseResult:
 
 
 class _Search:
-    """A breadth-first search. `origins`: state → its predecessor and the action between them. States are numbers."""
+    """A breadth-first search. `origins` maps a state to its predecessor, and the action that led from there. States are
+    represented by numbers."""
 
     def __init__(self) -> None:
         self.origins: dict[int, tuple[int | None, str]] = {}
         self.transitions = self.depth = 0
         self.complete = False
-        #: State → next state without faults; states in which the group waits without having settled.
+        #: State → the next state if there are no more faults. Below: states in which the group waits, but is unsettled.
         self._next: dict[int, int] = {}
         self._unsettled: set[int] = set()
 
@@ -103,7 +105,7 @@ class _Search:
         return [] if stuck is None else [*self._story(stuck), "violation: the group never settles"]
 
     def _after(self, number: int, state: State) -> Iterator[tuple[str, int, State]]:
-        """Possible actions and the states after them."""
+        """Yield each possible action, and the state after it."""
         calm, known = without_faults(state), dict[Any, Any]()
         if calm == PASSES and not has_settled(state):
             self._unsettled.add(number)
@@ -120,7 +122,7 @@ class _Search:
             yield label, reached, after
 
     def _stuck(self) -> int | None:
-        """An unsettled state to which the group always returns; None if there is none."""
+        """An unsettled state to which the group always returns without faults; None if there is no such state."""
         done: set[int] = set()
         for start in self._next:
             path, number = dict[int, None](), start
@@ -142,7 +144,7 @@ class _Search:
 def _explore_alone(case: Case) -> CaseResult:
     """Explore `case` in its own process."""
     logging.disable()
-    gc.disable()  # there are no cycles, and the collector takes half of the time
+    gc.disable()  # there are no reference cycles, and the collector would take half of the time
     return explore(case, seconds=_LONGEST)
 
 

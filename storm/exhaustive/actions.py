@@ -1,6 +1,7 @@
-"""Possible actions of a state, and the invariants of the next one.
+"""The actions that are possible in a state, and the invariants that hold in the next state.
 
-Members ignore their pace: each reads, balances and commits at any time. So slow and suspended members need no actions.
+Members ignore their pace: each can read, balance and commit at any time. So there are no actions for slow and suspended
+members.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PASSES = f"{STEP} s pass"
 
 _HANDOVER_TIMEOUT = STEP
 
-#: Actions without faults within which a new group of three has long settled.
+#: Maximum number of actions without faults until a new group has settled; a group of three needs far fewer.
 _SETTLES_WITHIN = 200
 
 
@@ -48,7 +49,7 @@ _RNG = _NoJitter(0)
 
 
 def actions(state: State) -> Iterator[Action]:
-    """All possible actions. A process is not killed while it waits for a response: that changes nothing for others."""
+    """Yield all possible actions. A process that waits for a response is not killed, because nobody would notice."""
     left = state.left
     for number, process in enumerate(state.processes):
         if process.engine is None:
@@ -61,7 +62,7 @@ def actions(state: State) -> Iterator[Action]:
             if left.delays != 0:
                 yield f"{name} reads the table, and the answer is late", partial(_delayed, state, number, _read)
             if left.faults != 0:
-                yield f"{name} cannot read the table", partial(_served, state, number, _read, _fail)
+                yield f"{name} fails to read the table", partial(_served, state, number, _read, _fail)
         elif process.phase == "read":
             yield f"{name} gets the answer", partial(_take_in, state, number)
         elif process.phase == "write":
@@ -70,7 +71,7 @@ def actions(state: State) -> Iterator[Action]:
                 yield f"{name} commits, and the answer is late", partial(_delayed, state, number, _commit)
             if left.faults != 0:
                 yield f"{name} commits, and the answer is lost", partial(_served, state, number, _commit, _fail)
-                yield f"{name} gives its commit up", partial(_fail, state, number)
+                yield f"{name} gives up its commit", partial(_fail, state, number)
         else:
             yield f"{name} gets the answer", partial(_take_answer, state, number)
         if process.phase in ("", "write"):
@@ -91,14 +92,14 @@ def actions(state: State) -> Iterator[Action]:
 
 
 def _served(state: State, number: int, serve: _Step, answer: _Step) -> State:
-    """Serve a request and deliver the response at once."""
+    """Serve a request, and deliver the response immediately."""
     served = serve(state, number)
     return answer(served, number) if served.processes[number].engine else served
 
 
 def check_owners(state: State) -> None:
-    """Raise `Violation` if two processes may plan the same partition, unless it was claimed by force, or one of them is
-    in safe mode."""
+    """Raise `Violation` if two processes may plan the same partition, unless it was claimed by force, or one of the
+    processes is in safe mode."""
     owners: dict[str, tuple[str, int]] = {}
     for process in state.processes:
         engine = process.engine
@@ -111,7 +112,7 @@ def check_owners(state: State) -> None:
         for partition, holding in engine.readable(state.now).items():
             lease = engine.leases[partition]
             if (lease.owner, lease.epoch) != (process.id, holding.epoch):
-                raise Violation(f"{me} may plan partition {partition}, and has read that it lost it")
+                raise Violation(f"{me} may plan partition {partition}, but has read that it lost it")
             other, epoch = owners.setdefault(partition, (me, holding.epoch))
             lost = (partition, min(epoch, holding.epoch))
             if other != me and (epoch == holding.epoch or lost not in state.forced):
@@ -127,14 +128,14 @@ def _with(state: State, number: int, process: Process, **changes: Any) -> State:
 
 
 def _less(state: State, bound: str) -> State:
-    """Count one event of the bounded kind."""
+    """Subtract one from the remaining events of the kind `bound`, if they are limited."""
     number = getattr(state.left, bound)
     return state if number is None else state._replace(left=state.left._replace(**{bound: number - 1}))
 
 
 def _handle(state: State, process: Process, input: protocol.Input) -> tuple[MemberEngine, list[protocol.Output]]:
-    """A copy of the engine after `input`, without the work that is due, and its outputs. All its fields
-    are immutable but for the turn, which changes only until it writes."""
+    """A copy of the engine that has handled `input`, and its outputs. The copy ignores when work is due. Copying is
+    sufficient because all fields are immutable, except the turn, which changes only until it writes."""
     engine = copy.copy(process.engine)
     assert engine is not None
     engine._pace = Pace()
@@ -229,7 +230,7 @@ def _fail(state: State, number: int) -> State:
 
 
 def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protocol.Output]) -> State | None:
-    """The state after the process failed; None if it did not."""
+    """The state after the process failed; None if it did not fail."""
     process = state.processes[number]
     for output in outputs:
         if isinstance(output, protocol.Fail):
@@ -244,7 +245,7 @@ def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protoc
 
 
 def _written(state: State, outcome: Outcome) -> State:
-    """The state after a valid commit, which invalidates a stray one."""
+    """The state after a commit, which is checked. Invalidates the stray commit."""
     before, after, forced = outcome.before.leases, outcome.after.leases, set(state.forced)
     for transition in outcome.accepted:
         old = before.get(getattr(transition, "partition", ""))
@@ -272,22 +273,22 @@ def _written(state: State, outcome: Outcome) -> State:
 
 
 def _by_force(state: State, claim: Claim, old: Lease) -> bool:
-    """Whether the owner of `old` may not know yet that its lease has ended: claimed by a later process of the same
-    member, or after an overdue handover. Raises `Violation` if the handover is not overdue."""
+    """Whether the owner of `old` might not know yet that its lease has ended, because a later process of the same
+    member has claimed it, or because its handover was overdue. Raises `Violation` if the claim is not valid."""
     if old.owner == claim.by.id:
         return True
     if old.owner is None or claim.unchanged_counter == old.counter:
         return False
     handover = old.handover
     if handover is None or handover.to != claim.by.id:
-        raise Violation(f"{claim.by.incarnation} takes partition {old.partition} from {old.owner} for no reason")
+        raise Violation(f"{claim.by.incarnation} takes partition {old.partition} from {old.owner} without a reason")
     if state.clocks.wall_ms < handover.requested_at_ms + handover.timeout_ms:
         raise Violation(f"{claim.by.incarnation} takes partition {old.partition} before the handover is overdue")
     return True
 
 
 def _remembered(state: State, forced: set[tuple[str, int]]) -> frozenset[tuple[str, int]]:
-    """The entries of `forced` that a process may not know yet."""
+    """The entries of `forced` that some process might not know yet."""
     known = set()
     for process in state.processes:
         if process.engine is not None:
@@ -327,7 +328,7 @@ def _request(state: State, lease: Lease, to: Member) -> State:
 
 
 def _begin(state: State, number: int) -> State:
-    """Begin a batch with one event per partition. Readers with higher epochs disconnect others."""
+    """Begin a batch with one event per partition. Its readers disconnect readers with lower epochs."""
     process = state.processes[number]
     engine = copy.copy(process.engine)
     assert engine is not None
@@ -349,7 +350,8 @@ def _begin(state: State, number: int) -> State:
 
 
 def _finish(state: State, number: int) -> State:
-    """Finish the batch. The query reports all of it, even events that were not read after a disconnection."""
+    """Finish the batch. The query reports all events of the batch, even those that a disconnected reader has not
+    read."""
     process = state.processes[number]
     engine, covered = copy.copy(process.engine), dict(state.covered)
     assert engine is not None
@@ -374,7 +376,8 @@ def _pass_time(state: State) -> State:
 
 
 def without_faults(state: State) -> str:
-    """The next action without faults: processes start, get responses and read all changes; then time passes."""
+    """The next action if there are no more faults: processes start, get responses and read all changes, and then time
+    passes."""
     running = {process.id for process in state.processes if process.engine is not None}
     for process in state.processes:
         if process.phase and process.engine:
@@ -402,7 +405,7 @@ def has_settled(state: State) -> bool:
 
 
 def settled(state: State) -> State:
-    """The state after all members have started and the group has settled, with all bounded events left."""
+    """The state after all members have started and the group has settled. None of the bounded events have happened."""
     after = state._replace(left=Left(starts=None))
     for _ in range(_SETTLES_WITHIN):
         if (label := without_faults(after)) == PASSES and has_settled(after):

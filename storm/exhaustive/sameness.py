@@ -1,8 +1,9 @@
-"""When two states are the same: whatever happens next, every member does the same in both.
+"""Keys that are equal for equivalent states. Two states are equivalent if, whatever happens next, every member does the
+same in both.
 
-Times are relative to now, and do not count once they are longer ago than anything that they are compared with. Epochs
-are relative to the table's. Counters and versions are only compared for equality, with the table's or with those that
-the same process has seen. Members differ in nothing but their age.
+Times are relative to now, and are capped at the longest duration with which they are compared. Epochs are relative to
+the table's epochs. Counters and versions are only compared for equality with the table's, or with those that the same
+process has read. Members differ only in their age.
 """
 
 from __future__ import annotations
@@ -20,41 +21,42 @@ from storm.exhaustive.state import STEP, Disk, Process, State
 
 Key = tuple[Any, ...]
 
-#: In steps: a lease, more than 4/9 or a half of one, a third, the age at which a stored time shortens a cold start, and
-#: the handover timeout.
+#: Durations in steps: a lease; more than half of a lease; a third of a lease; the age up to which a stored time affects
+#: a cold start; the handover timeout.
 _LEASE, _HALF, _THIRD, _COLD, _HANDOVER = 3, 2, 1, 4, 1
 
-#: Epochs and processes that are further behind are all the same.
+#: Epochs and processes that are at least this number behind the newest are equivalent.
 _MAX_BEHIND = 3
 
 
 def key(state: State, known: dict[Any, Any]) -> int:
-    """The same number for states that are the same. `known` are parts of other states after the same one."""
+    """A number that is the same for equivalent states. `known` caches parts of states with the same predecessor."""
     return hash(_Relative(state, known).state())
 
 
 def _is_cold(engine: MemberEngine) -> bool:
-    """Whether it has not seen the table, or something that has not changed since its first look."""
+    """Whether the engine has not read the table yet, or has observed something that has not changed since its first
+    read."""
     seen = engine._member.group_state.observations
     return not seen.begun or any(observed.cold for observed in (*seen.leases.values(), *seen.members.values()))
 
 
 class _Relative:
-    """Makes everything relative to one state."""
+    """Computes keys of values, relative to one state."""
 
     def __init__(self, state: State, known: dict[Any, Any]) -> None:
         self.world, self.now, self.table = state, state.now, state.table
         rows, phases = state.table.members, {process.id: process.phase for process in state.processes}
-        #: By age.
+        #: Members, by age.
         self.ids = sorted(state.disks, key=lambda id: (rows[id].joined if id in rows else 1 << 30, phases[id]))
         self.names: dict[str | None, int] = {None: -1} | {id: number for number, id in enumerate(self.ids)}
         leases = state.table.leases
         self.epochs = {p: lease.epoch for p, lease in leases.items()}
         self.positions = {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in leases.items()}
         engines = [process.engine for process in state.processes if process.engine is not None]
-        #: Whether stored times matter to anybody.
+        #: Whether stored times matter to any process.
         self.cold = state.left.starts != 0 or any(map(_is_cold, engines))
-        #: What the process has seen last whose key is being made.
+        #: The last snapshot that the process whose key is being computed has observed.
         self.last: Snapshot | None = None
         starts = [state.disks[id].starts for id in self.ids]
         self._known = known
@@ -84,7 +86,7 @@ class _Relative:
     # --- numbers -------------------------------------------------------------------------------------------------
 
     def ago(self, time: float, most: int) -> float:
-        """Seconds since `time`, at most those of `most` steps."""
+        """Seconds since `time`, capped at `most` steps."""
         return min(self.now - time, most * STEP)
 
     def epoch(self, partition: str, epoch: int) -> int:
@@ -166,7 +168,7 @@ class _Relative:
     # --- a process -----------------------------------------------------------------------------------------------
 
     def disk(self, disk: Disk) -> Key:
-        """What still matters to the next process."""
+        """The parts that can still affect the next process."""
         if self.world.left.starts == 0:
             return ()
         resume = ((p, self.position(p, at.next)) for p, at in disk.resume.items())
@@ -179,10 +181,10 @@ class _Relative:
         )
 
     def once(self, part: Any, key: Callable[[], Key]) -> int:
-        """The hash of the key of `part`, unless it is known."""
+        """The hash of `key()`, which is the key of `part`. Cached."""
         known = (id(part), *self._context)
         if known not in self._known:
-            self._known[known] = (hash(key()), part, self.table)  # with them, so that no others get their ids
+            self._known[known] = (hash(key()), part, self.table)  # with references, so that the ids are not reused
         return int(self._known[known][0])
 
     def process(self, process: Process) -> Key:
@@ -259,7 +261,7 @@ class _Relative:
         )
 
     def observed(self, engine: MemberEngine) -> Key:
-        """Without what a member has seen of itself, which it does not use."""
+        """The observations, except those of the member itself, which it does not use."""
         member = engine._member
         seen, last = member.group_state.observations, member.group_state.observations._last
         owned = last.leases if last else {}

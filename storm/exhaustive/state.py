@@ -1,4 +1,4 @@
-"""The world of a small group as one immutable value."""
+"""The state of a small group and its surroundings, as one immutable value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: Seconds of a lease: a step, in which time passes, is a third of it, and the clock skew allowance another one.
+#: The lease duration in seconds. The clock skew allowance and the step by which time passes are a third of it each.
 LEASE = 3 * round(CLOCK_SKEW_ALLOWANCE)
 STEP = LEASE // 3
 
@@ -23,8 +23,8 @@ class Violation(Exception):
 
 
 class Left(NamedTuple):
-    """How often what may still happen; None: without end. `delays` are late answers, `faults` requests that fail or
-    whose answer is lost, `requests` those of any member for a handover."""
+    """How often each kind of event can still happen; None means any number of times. `delays` are late answers,
+    `faults` are requests that fail or whose answer is lost, and `requests` are any member's requests for a handover."""
 
     starts: int | None
     delays: int | None = 0
@@ -34,11 +34,12 @@ class Left(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process of the member `id`; without an `engine` it does not run.
+    """A process of the member `id`. If `engine` is None, the process is not running.
 
-    `phase` is "" if it is idle, "read" or "answer" if its read or commit was served and the answer is under way, and
-    "write" if its commit is. `request` is the snapshot, the outcome, or the transitions. `batch` is in flight:
-    partition → epoch, first event, and whether a reader with a higher epoch has cut it off.
+    `phase` is "" if the process is idle, "read" if a snapshot is on its way to it, "write" if its commit is on its way
+    to the table, and "answer" if the outcome is on its way back. `request` is that snapshot, those transitions, or that
+    outcome. `batch` is the batch in flight: partition → (epoch, first event, whether a reader with a higher epoch has
+    disconnected this one).
     """
 
     id: str
@@ -49,7 +50,8 @@ class Process(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """A query's Spark checkpoint: how often it has started, the batch in flight, and the progress of the last one."""
+    """A query's Spark checkpoint: how often the query has started, the batch in flight, and the progress of the last
+    batch."""
 
     starts: int = 0
     resume: Mapping[str, ResumePoint] = {}
@@ -57,11 +59,11 @@ class Disk(NamedTuple):
 
 
 class State(NamedTuple):
-    """`now` is in seconds, `disks` are by member.
+    """The state of a group. `now` is in seconds. `disks` maps members to their checkpoints.
 
-    `stray` is a commit whose process was killed or has given it up: it arrives as long as the table is as it was.
-    `forced` are partition and epoch of leases that were taken by force. By partition, `opened` is the highest epoch of
-    all batches, and `covered` the number of events that a sink has.
+    `stray` is a commit whose process was killed or has given it up; it can still arrive as long as the table does not
+    change. `forced` contains the (partition, epoch) of leases that were claimed by force. `opened` maps partitions to
+    the highest epoch of all batches, and `covered` maps partitions to the number of events that a sink contains.
     """
 
     now: int
@@ -76,7 +78,7 @@ class State(NamedTuple):
 
     @classmethod
     def first(cls, members: Sequence[str], partitions: int, left: Left) -> State:
-        """An empty table, and processes that have not started."""
+        """The first state: an empty table, and processes that have not started."""
         table = Snapshot(Group("namespace", "hub", "$default"))
         covered = {str(partition): 0 for partition in range(partitions)}
         return cls(
