@@ -26,7 +26,7 @@ _CONNECTOR = (
     "org.apache.commons:commons-pool2:2.12.0",
 )
 
-_STARTS_WITHIN = 60.0
+_START_TIMEOUT = 60.0
 
 
 class Unavailable(Exception):
@@ -43,10 +43,10 @@ def fetch(folder: Path) -> Jars:
     """Fetch the broker and the connector with Maven. Raises `Unavailable`."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         raise Unavailable("Maven (mvn) and Java are needed")
-    return Jars(_copied(folder / "broker", _BROKER), _copied(folder / "connector", _CONNECTOR, alone=True))
+    return Jars(_copy_jars(folder / "broker", _BROKER), _copy_jars(folder / "connector", _CONNECTOR, alone=True))
 
 
-def _copied(folder: Path, artifacts: Sequence[str], *, alone: bool = False) -> list[Path]:
+def _copy_jars(folder: Path, artifacts: Sequence[str], *, alone: bool = False) -> list[Path]:
     """Copy these artifacts to a folder, together with their dependencies unless `alone`."""
     none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     needed = "".join(
@@ -143,9 +143,9 @@ def _free_port() -> int:
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _STARTS_WITHIN
+    deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("localhost", port), timeout=1):
             return
         time.sleep(0.2)
-    raise Unavailable(f"the broker did not start within {_STARTS_WITHIN:g} s")
+    raise Unavailable(f"the broker did not start within {_START_TIMEOUT:g} s")

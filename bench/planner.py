@@ -24,7 +24,7 @@ PARTITIONS = 8
 _POLLING_DELAY = 0.01
 
 #: Seconds after which a new query has settled: its rate of requests is lowest after ten seconds without events.
-_SETTLED = 12.0
+_SETTLING_SECONDS = 12.0
 
 
 class TrivialSource(DataSource):
@@ -64,8 +64,10 @@ def measure(spark: SparkSession, folder: Path, log: Log, *, seconds: float, runs
             # Separate lease tables: with the same table, the readers would share the partitions.
             read, leases = {"connectionString": server.address, "startingPosition": "earliest"}, "leaseTable"
             calls.append(1000 * _idle_call({**read, leases: f"{place / 'calls'}"}, seconds))
-            idle.append(_share(spark, {**read, leases: f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds))
-            trivial.append(_share(spark, {}, place / "trivial", "trivial", seconds))
+            idle.append(
+                _cpu_percent(spark, {**read, leases: f"{place / 'leases'}"}, place / "ours", "ehbalance", seconds)
+            )
+            trivial.append(_cpu_percent(spark, {}, place / "trivial", "trivial", seconds))
     yield Row("latestOffset, idle", "ms", calls)
     yield Row("planner of an idle query", "% of a core", idle, {"a trivial source": trivial})
     yield Row("planner of an idle query, by a trivial source's", "×", ratios(idle, trivial))
@@ -89,14 +91,14 @@ def _idle_call(options: Mapping[str, str], seconds: float) -> float:
     return statistics.median(times)
 
 
-def _share(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> float:
+def _cpu_percent(spark: SparkSession, options: Mapping[str, str], folder: Path, source: str, seconds: float) -> float:
     """The CPU time of an idle query's planner, in percent of a core."""
     before = planners()
     query = start(spark, options, folder, source=source)
     try:
         query.processAllAvailable()
         (pid,) = planners() - before
-        time.sleep(min(_SETTLED, seconds))
+        time.sleep(min(_SETTLING_SECONDS, seconds))
         began, spent = time.monotonic(), cpu(pid)
         time.sleep(seconds)
         return 100 * (cpu(pid) - spent) / (time.monotonic() - began)

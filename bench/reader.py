@@ -21,19 +21,19 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 PREFETCH = 1000  # the source's default
 
 #: The client is much slower, so it reads this many times fewer events.
-_FEWER = 3
+_CLIENT_EVENTS_DIVISOR = 3
 
 
-def _plain(server: Emulator, events: int) -> None:
+def _fill_plain(server: Emulator, events: int) -> None:
     server.fill(0, os.urandom(1024), events)
 
 
-def _properties(server: Emulator, events: int) -> None:
+def _fill_with_properties(server: Emulator, events: int) -> None:
     properties: Any = [{"device": "thermometer-17", "id": f"{n:08d}"} for n in range(events)]
     server.call("append", HUB, 0, [os.urandom(1024)] * events, properties)
 
 
-def _unlike(server: Emulator, events: int) -> None:
+def _fill_distinct(server: Emulator, events: int) -> None:
     """Send events whose body is an AMQP value, and which have an annotation and a property with unique names."""
     with EventHubProducerClient.from_connection_string(server.address) as client:
         for start in range(0, events, 500):  # a batch has at most 1 MB
@@ -48,9 +48,9 @@ def _unlike(server: Emulator, events: int) -> None:
 
 #: Shape of events → function that fills a hub with them.
 SHAPES: dict[str, Callable[[Emulator, int], None]] = {
-    "1 KB": _plain,
-    "1 KB, 2 properties, one unique": _properties,
-    "1 KB, no two alike": _unlike,
+    "1 KB": _fill_plain,
+    "1 KB, 2 properties, one unique": _fill_with_properties,
+    "1 KB, no two alike": _fill_distinct,
 }
 
 
@@ -93,7 +93,7 @@ def measure(_: Path, log: Log, *, shapes: Sequence[str], events: int, runs: int)
         with emulator(1) as server:
             SHAPES[shape](server, events)
             ways = {"ours": partial(ours, server.connection, events)}
-            ways["receive_batch"] = partial(client, server.connection, max(1000, events // _FEWER))
+            ways["receive_batch"] = partial(client, server.connection, max(1000, events // _CLIENT_EVENTS_DIVISOR))
             found = in_turns(ways, runs)
         yield Row(shape, "µs CPU", found["ours"], {"receive_batch": found["receive_batch"]})
         yield Row(f"{shape}: less than receive_batch", "×", ratios(found["receive_batch"], found["ours"]))

@@ -27,7 +27,7 @@ _PROPERTIES = {"device": "thermometer-17", "unit": "°C", "version": "2"}
 _ROWS = 10_000
 
 #: The client is much slower, so it sends this many times fewer events.
-_FEWER = 3
+_CLIENT_EVENTS_DIVISOR = 3
 
 
 class Shape(NamedTuple):
@@ -111,9 +111,9 @@ def measure(_: Path, log: Log, *, shapes: Sequence[Shape], events: int, runs: in
         log(shape.what)
         with emulator(PARTITIONS) as server:
             ways = {"ours": partial(ours, server.connection, shape, events)}
-            ways["send_batch"] = partial(client, server.connection, shape, events // _FEWER)
+            ways["send_batch"] = partial(client, server.connection, shape, events // _CLIENT_EVENTS_DIVISOR)
             found = in_turns(ways, runs)
-            if (arrived := _clear(server)) < (runs + 1) * (events + events // _FEWER):
+            if (arrived := _clear(server)) < (runs + 1) * (events + events // _CLIENT_EVENTS_DIVISOR):
                 raise RuntimeError(f"only {arrived} events arrived")
         yield Row(shape.what, "µs CPU", found["ours"], {"send_batch": found["send_batch"]})
         yield Row(f"{shape.what}: less than send_batch", "×", ratios(found["send_batch"], found["ours"]))

@@ -36,7 +36,7 @@ from bench.processes import await_planners, cpu_by_part
 PARTITIONS, SIZE, RATE = 8, 1024, 1000.0
 
 #: The columns that correspond to those of Kafka's source, except topic and timestamp type, which are constants.
-_FIVE = "body binary, partition string, sequenceNumber long, enqueuedTime timestamp, partitionKey string"
+_FIVE_COLUMNS = "body binary, partition string, sequenceNumber long, enqueuedTime timestamp, partitionKey string"
 
 #: Number of events in a small batch.
 _BATCH = 250_000
@@ -45,7 +45,7 @@ _BATCH = 250_000
 _WARM_UP = 2
 
 #: Seconds between two sends of the steady load, and seconds at its beginning that do not count.
-_TICK, _SETTLED = 0.01, 5.0
+_TICK, _SETTLING_SECONDS = 0.01, 5.0
 
 
 class Case(NamedTuple):
@@ -61,7 +61,7 @@ class Case(NamedTuple):
         return f"{size}, {'all nine' if self.columns is None else 'five'} columns"
 
 
-CASES = [Case(None, _FIVE), Case(None, None), Case(_BATCH, _FIVE), Case(_BATCH, None)]
+CASES = [Case(None, _FIVE_COLUMNS), Case(None, None), Case(_BATCH, _FIVE_COLUMNS), Case(_BATCH, None)]
 
 
 class Flow(NamedTuple):
@@ -81,12 +81,12 @@ def throughput(
             flows = []
             for run in range(-_WARM_UP, runs):
                 log(f"{case.what}: run {run} of {runs}")
-                flows.append(_ours(spark, folder / f"{case.what}-{run}", server.address, case, events))
+                flows.append(_measure_ours(spark, folder / f"{case.what}-{run}", server.address, case, events))
             yield Row(f"{case.what}: events/s", "events/s", [flow.rate for flow in flows[_WARM_UP:]])
             yield Row(f"{case.what}: CPU a row", "µs CPU", [flow.cpu for flow in flows[_WARM_UP:]])
 
 
-def beside_kafka(
+def compare_with_kafka(
     spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, seconds: float, runs: int
 ) -> Iterator[Row]:
     """Measure the throughput and, for `seconds`, the latency, both compared with Spark's Kafka source."""
@@ -103,15 +103,15 @@ def beside_kafka(
             for run in range(-_WARM_UP, runs):
                 log(f"{case.what}: run {run} of {runs}")
                 place = folder / f"{case.what}-{run}"
-                ours.append(_ours(spark, place / "ours", server.address, case, events))
-                kafka.append(_flow(spark, place / "kafka", "kafka", read, None, events))
+                ours.append(_measure_ours(spark, place / "ours", server.address, case, events))
+                kafka.append(_measure_flow(spark, place / "kafka", "kafka", read, None, events))
             for what in ("rate", "cpu"):
                 one, other = ([getattr(flow, what) for flow in flows[_WARM_UP:]] for flows in (ours, kafka))
-                yield _by_kafka(f"{case.what}: {'events/s' if what == 'rate' else 'CPU a row'}", one, other)
-        yield _by_kafka("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
+                yield _kafka_row(f"{case.what}: {'events/s' if what == 'rate' else 'CPU a row'}", one, other)
+        yield _kafka_row("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
 
 
-def _by_kafka(what: str, ours: Sequence[float], kafka: Sequence[float]) -> Row:
+def _kafka_row(what: str, ours: Sequence[float], kafka: Sequence[float]) -> Row:
     return Row(what, "× Kafka", ratios(ours, kafka), {"ehbalance": ours, "Kafka": kafka})
 
 
@@ -120,13 +120,13 @@ def _fill_hub(server: Any, events: int) -> None:
         server.fill(partition, b"x" * SIZE, events // PARTITIONS)
 
 
-def _ours(spark: SparkSession, folder: Path, address: str, case: Case, events: int) -> Flow:
+def _measure_ours(spark: SparkSession, folder: Path, address: str, case: Case, events: int) -> Flow:
     options = {"connectionString": address, "startingPosition": "earliest"}
     options |= {} if case.batch is None else {"maxEventsPerTrigger": str(case.batch)}
-    return _flow(spark, folder, "ehbalance", options, case.columns, events)
+    return _measure_flow(spark, folder, "ehbalance", options, case.columns, events)
 
 
-def _flow(
+def _measure_flow(
     spark: SparkSession, folder: Path, source: str, options: dict[str, str], columns: str | None, events: int
 ) -> Flow:
     before = cpu_by_part()
@@ -137,7 +137,7 @@ def _flow(
     if (rows := sum(batch["numInputRows"] for batch in batches(query))) != events:
         raise RuntimeError(f"{source} has read {rows} of {events} events")
     cpu = sum(after[part] - before.get(part, 0.0) for part in ("JVM", "Python"))
-    return Flow(events / sum(map(_took, batches(query))), cpu / events * 1e6)
+    return Flow(events / sum(map(_duration, batches(query))), cpu / events * 1e6)
 
 
 # --- latency -----------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ Ranges = Callable[[Mapping[str, Any]], Iterator[tuple[str, int, int]]]
 def _median_latency(query: StreamingQuery, producer: Producer, seconds: float, ranges_of: Ranges) -> float:
     producer.send(PARTITIONS)
     _wait_for(query, producer.sent)
-    stopped, before, settled = threading.Event(), len(batches(query)), min(_SETTLED, seconds)
+    stopped, before, settled = threading.Event(), len(batches(query)), min(_SETTLING_SECONDS, seconds)
     producing = threading.Thread(target=producer.run, args=(stopped,))
     producing.start()
     stopped.wait(settled + seconds)
@@ -211,9 +211,9 @@ def _median_latency(query: StreamingQuery, producer: Producer, seconds: float, r
     under_load = batches(query)[before:]
     query.stop()
     times = [
-        _began(batch) + _took(batch) - producer.arrival(partition, number)
+        _start_time(batch) + _duration(batch) - producer.arrival(partition, number)
         for batch in under_load
-        if _began(batch) - _began(under_load[0]) > settled
+        if _start_time(batch) - _start_time(under_load[0]) > settled
         for partition, first, end in ranges_of(batch)
         for number in range(first, end)
     ]
@@ -242,12 +242,12 @@ def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def _began(batch: Mapping[str, Any]) -> float:
+def _start_time(batch: Mapping[str, Any]) -> float:
     """When a batch began, in seconds since 1970."""
     return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
 
 
-def _took(batch: Mapping[str, Any]) -> float:
+def _duration(batch: Mapping[str, Any]) -> float:
     return float(batch["durationMs"]["triggerExecution"]) / 1000
 
 
@@ -262,7 +262,7 @@ THROUGHPUT = Bench(
 )
 KAFKA = Bench(
     "kafka",
-    beside_kafka,
+    compare_with_kafka,
     compared_with="Spark's Kafka source in the same session",
     short={"cases": CASES[:1], "events": 20_000, "seconds": 2, "runs": 1},
     full={"cases": CASES, "events": 2_000_000, "seconds": 15, "runs": 5},

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from chaos import contention, jobs, moves, run, silence, soak
-from chaos.results import Form, log
+from chaos.results import RunOptions, log
 
-SCENARIOS: dict[str, Callable[[Form], bool]] = {
+SCENARIOS: dict[str, Callable[[RunOptions], bool]] = {
     "faults": run.faults_scenario,
     "tokens": run.tokens,
     "copy": run.copy,
@@ -44,7 +44,7 @@ def main(
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     log(f"{scenario}, seed {seed}")
     try:
-        passed = SCENARIOS[scenario](Form(minutes, seed, plain, short, keep))
+        passed = SCENARIOS[scenario](RunOptions(minutes, seed, plain, short, keep))
     except (TimeoutError, OSError) as error:
         passed = False
         log(f"failed: {error}")

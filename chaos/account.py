@@ -140,7 +140,7 @@ def account(batches: Iterable[WrittenBatch], sent: Mapping[str, Sequence[int]], 
             else:
                 result.foreign += 1
     result.missing = [(p, n) for p, numbers in sent.items() for n in range(len(numbers)) if (p, n) not in copies]
-    reasons = {id(batch): _interruption(batch, faults) for batch in batches}
+    reasons = {id(batch): _find_interruption(batch, faults) for batch in batches}
     unexplained: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     by_id = {id(batch): batch for batch in batches}
     for (partition, number), found in copies.items():
@@ -151,15 +151,15 @@ def account(batches: Iterable[WrittenBatch], sent: Mapping[str, Sequence[int]], 
         if len(kinds) < extra:
             unexplained[partition, tuple(map(id, found))].append(number)
     for (partition, ids), numbers in unexplained.items():
-        copies_of = "; ".join(_described(by_id[id_], partition) for id_ in ids)
+        copies_of = "; ".join(_describe(by_id[id_], partition) for id_ in ids)
         result.unexplained.append(
             f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {copies_of}"
         )
-    result.disorder = _disorder(batches)
+    result.disorder = _find_disorder(batches)
     return result
 
 
-def _interruption(batch: WrittenBatch, faults: Iterable[Fault]) -> str | None:
+def _find_interruption(batch: WrittenBatch, faults: Iterable[Fault]) -> str | None:
     """The kind of fault that interrupted a batch between its planning and its checkpoint; None if there was none."""
     query, until = batch.owner.split(".")[0], batch.written + GRACE
     for fault in faults:
@@ -171,12 +171,12 @@ def _interruption(batch: WrittenBatch, faults: Iterable[Fault]) -> str | None:
     return None
 
 
-def _described(batch: WrittenBatch, partition: str) -> str:
+def _describe(batch: WrittenBatch, partition: str) -> str:
     epoch = batch.epochs[partition]
     return f"{batch.owner} run {batch.run} batch {batch.number} epoch {epoch} {batch.began:.2f} to {batch.written:.2f}"
 
 
-def _disorder(batches: Iterable[WrittenBatch]) -> list[str]:
+def _find_disorder(batches: Iterable[WrittenBatch]) -> list[str]:
     """Descriptions of the events whose sequence number does not increase within an owner's tenure. `batches` must be in
     the order in which they were written."""
     last: dict[tuple[str, str, int], int] = {}
@@ -185,6 +185,6 @@ def _disorder(batches: Iterable[WrittenBatch]) -> list[str]:
         for partition, number, _ in batch.events:
             tenure = (batch.run, partition, batch.epochs[partition])
             if number <= last.get(tenure, -1):
-                found.append(f"{number} after {last[tenure]}: {_described(batch, partition)}")
+                found.append(f"{number} after {last[tenure]}: {_describe(batch, partition)}")
             last[tenure] = number
     return found

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.results import Form, log, print_table
-from chaos.soak import ended
+from chaos.results import RunOptions, log, print_table
+from chaos.soak import run_processes
 from chaos.storage.azurite import azurite, make_container, storage_options
 from chaos.storage.faults import RequestKind
 from chaos.storage.proxy import StorageProxy
@@ -57,14 +57,14 @@ _START_TIMEOUT, _SETTLED_FOR = 300.0, 15.0
 #: Seconds by which the proxy delays each request.
 _LATENCY = 0.02
 
-_LONGEST = "longest silence of a member, of the lease duration"
+_SILENCE_LABEL = "longest silence of a member, of the lease duration"
 
 _GROUP = Group("contention", "hub", "group")
 _LOCATION = "az://contention/leases"
 
 
 @dataclass
-class Measured:
+class MemberMeasurements:
     """A member's measurements. `silence` is its longest silence, as a fraction of the lease duration in force."""
 
     commits: int = 0
@@ -101,24 +101,24 @@ class _MeasuredStore(DeltaStore):
 
     def __init__(self, options: dict[str, str], owner: str, measuring: Any) -> None:
         super().__init__(_LOCATION, options)
-        self.seen = Measured()
+        self.measurements = MemberMeasurements()
         self._owner, self._measuring = owner, measuring
         self._lock = threading.Lock()
-        self._last_seen: Snapshot | None = None
+        self._last_written: Snapshot | None = None
         self._renewed: dict[str, float] = {}
 
-    def ended(self) -> Measured:
+    def finish(self) -> MemberMeasurements:
         """The measurements, including the current silence."""
         with self._lock:
-            if self._last_seen is not None:
-                self._silent(self._last_seen, time.monotonic())
-            return self.seen
+            if self._last_written is not None:
+                self._record_silence(self._last_written, time.monotonic())
+            return self.measurements
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         try:
             written = super().write(base, new)
         except ConflictError:
-            self.seen.conflicts += self._measuring.is_set()
+            self.measurements.conflicts += self._measuring.is_set()
             raise
         with self._lock:
             self._measure(base, written)
@@ -126,19 +126,19 @@ class _MeasuredStore(DeltaStore):
 
     def _measure(self, base: Snapshot, written: Snapshot) -> None:
         now, measuring = time.monotonic(), self._measuring.is_set()
-        self.seen.commits += measuring
+        self.measurements.commits += measuring
         if measuring:
-            self._silent(base, now)
+            self._record_silence(base, now)
         renewed = {}
         for lease in written.owned_by(self._owner):
             before = base.leases.get(lease.partition)
             same = before is not None and before.counter == lease.counter
             renewed[lease.partition] = self._renewed.get(lease.partition, now) if same else now
-        self._last_seen, self._renewed = written, renewed
+        self._last_written, self._renewed = written, renewed
 
-    def _silent(self, snapshot: Snapshot, now: float) -> None:
+    def _record_silence(self, snapshot: Snapshot, now: float) -> None:
         longest = now - min(self._renewed.values(), default=now)
-        self.seen.silence = max(self.seen.silence, longest / lease_duration(snapshot))
+        self.measurements.silence = max(self.measurements.silence, longest / lease_duration(snapshot))
 
 
 def _member(
@@ -166,8 +166,8 @@ def _member(
         try:
             _batch(keeper, positions)
         except Exception as error:
-            store.seen.errors.append(repr(error))
-    results.put(store.ended())
+            store.measurements.errors.append(repr(error))
+    results.put(store.finish())
 
 
 def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
@@ -192,21 +192,21 @@ class ContentionResult:
     changes: int
     lease_duration: float
     requests: Counter[RequestKind]
-    seen: list[Measured]
+    measurements: list[MemberMeasurements]
 
     @property
     def silence(self) -> float:
         """The longest silence of any member, as a fraction of the lease duration in force."""
-        return max(measured.silence for measured in self.seen)
+        return max(measured.silence for measured in self.measurements)
 
     @property
     def errors(self) -> list[str]:
-        return [error for measured in self.seen for error in measured.errors]
+        return [error for measured in self.measurements for error in measured.errors]
 
     def passed(self, most_silence: float) -> bool:
         """Whether no partition moved, and every member committed, had no errors, and was not silent for longer than
         `most_silence`."""
-        quiet = [measured for measured in self.seen if not measured.commits]
+        quiet = [measured for measured in self.measurements if not measured.commits]
         return self.changes == 0 and self.silence <= most_silence and not self.errors and not quiet
 
     def rate(self, count: int) -> float:
@@ -218,9 +218,9 @@ class ContentionResult:
             "settled after": round(self.settled_after),
             "lease duration in force": self.lease_duration,
             "changes of owner": self.changes,
-            _LONGEST: round(self.silence, 2),
-            "commits/s": round(self.rate(sum(measured.commits for measured in self.seen)), 2),
-            "lost races/s": round(self.rate(sum(measured.conflicts for measured in self.seen)), 2),
+            _SILENCE_LABEL: round(self.silence, 2),
+            "commits/s": round(self.rate(sum(measured.commits for measured in self.measurements)), 2),
+            "lost races/s": round(self.rate(sum(measured.conflicts for measured in self.measurements)), 2),
             "requests/s": round(self.rate(self.requests.total()), 1),
             "errors of members": len(self.errors),
         }
@@ -240,14 +240,14 @@ def contend(members: int, partitions: int, seconds: float) -> ContentionResult:
         arguments = (storage_options(proxy.address), partitions, measuring, ending, results)
         processes = [context.Process(target=_member, args=(n, *arguments), daemon=True) for n in range(members)]
         began = time.monotonic()
-        with ended(processes), contextlib.ExitStack() as stack:
+        with run_processes(processes), contextlib.ExitStack() as stack:
             stack.callback(ending.set)
             _wait_until_settled(store, members, partitions)
             settled = time.monotonic()
             before = _epochs(store.read())
             log(f"settled after {settled - began:.0f} s; measuring for {seconds:.0f} s")
             measuring.set()
-            with proxy.counted() as requests:
+            with proxy.count_requests() as requests:
                 while (left := settled + seconds - time.monotonic()) > 0:
                     time.sleep(min(30.0, left))
                     newest = store.read()
@@ -291,12 +291,12 @@ def _changes(before: dict[str, int], after: dict[str, int]) -> int:
     return sum(after[partition] - epoch for partition, epoch in before.items())
 
 
-def run(form: Form) -> bool:
+def run(run_options: RunOptions) -> bool:
     """Run 20 members and 128 partitions for at most five minutes. The short form runs 10 members and 40 partitions for
     half a minute, and fails only if a lease expires, because other processes can delay renewals."""
-    members, partitions, most_silence = (10, 40, 1.0) if form.short else (20, 128, MAX_SILENCE)
-    result = contend(members, partitions, 30.0 if form.short else 60 * min(form.minutes, 5.0))
-    bars = {"changes of owner": "0", "errors of members": "0", _LONGEST: f"{most_silence:g}"}
+    members, partitions, most_silence = (10, 40, 1.0) if run_options.short else (20, 128, MAX_SILENCE)
+    result = contend(members, partitions, 30.0 if run_options.short else 60 * min(run_options.minutes, 5.0))
+    bars = {"changes of owner": "0", "errors of members": "0", _SILENCE_LABEL: f"{most_silence:g}"}
     rows = [(what, f"{value:,}", bars.get(what)) for what, value in result.numbers().items()]
     title = f"{members} members, {partitions} partitions, {1000 * _LATENCY:g} ms a request, {result.seconds:.0f} s"
     print_table(("what", "value", "bar"), rows, title)

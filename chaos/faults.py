@@ -31,12 +31,12 @@ KINDS = (
 )  # fmt: skip
 
 #: Faults that wait until the query reaches a step of its sink → that step.
-AT_A_STEP = {KILL_WRITTEN: "written", PAUSE_WRITE: "Write", PAUSE_COMMIT: "Commit"}
+SINK_STEPS = {KILL_WRITTEN: "written", PAUSE_WRITE: "Write", PAUSE_COMMIT: "Commit"}
 
 PAUSES = frozenset({PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT})
 
 #: The faults that affect one query. All others affect the hub or the lease table.
-ON_A_QUERY = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, *AT_A_STEP})
+QUERY_FAULTS = frozenset({KILL_QUERY, KILL_PLANNER, KILL_WORKER, PAUSE_QUERY, PAUSE_PLANNER, STOP, CANCEL, *SINK_STEPS})
 
 _MAX_ADDED = 2
 

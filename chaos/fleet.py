@@ -124,10 +124,10 @@ class Fleet:
         }
         copy = self.emulator.connection_string(COPY) if self._copy else ""
         run = len(list(self.folder.glob(f"{name}-*.log")))
-        way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"))
-        if way:
-            log(f"  {name}: {way}")
-        settings = Settings(str(folder), options, self._trigger, self.target, copy, **way)
+        drawn = {} if self._seed is None else _draw_settings(random.Random(f"{self._seed} {name} {run}"))
+        if drawn:
+            log(f"  {name}: {drawn}")
+        settings = Settings(str(folder), options, self._trigger, self.target, copy, **drawn)
         process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
@@ -191,6 +191,6 @@ class Fleet:
             process.kill()
 
 
-def _way(random: random.Random) -> dict[str, Any]:
+def _draw_settings(random: random.Random) -> dict[str, Any]:
     """Draw settings that must not affect the rows that a process writes."""
     return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}

@@ -25,8 +25,8 @@ from deltalake.exceptions import DeltaError
 
 from chaos.hubs import copy_differences, ends, read_hub
 from chaos.processes import kill_session
-from chaos.results import Form, log, print_table
-from chaos.session import SOON
+from chaos.results import RunOptions, log, print_table
+from chaos.session import FAST_START
 from spark_ehbalance.emulator import Emulator
 
 ROOT = Path(__file__).parents[1]
@@ -165,10 +165,10 @@ class ParseToDelta(StreamToDelta):
     name = "parse_to_delta"
 
     def prepare(self) -> None:
-        fill(self.emulator, self.hub, NUMBERS, _made)
+        fill(self.emulator, self.hub, NUMBERS, _body)
         places = [(str(partition), number) for partition in range(PARTITIONS) for number in NUMBERS]
         self.parsed: Rows = Counter((*at, f"event {at[1]}", at[1]) for at in places if at[1] % 10)
-        self.rejected: Rows = Counter((*at, _made(at[1]).encode()) for at in places if not at[1] % 10)
+        self.rejected: Rows = Counter((*at, _body(at[1]).encode()) for at in places if not at[1] % 10)
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {"rejected": f"{self.folder}/rejected"}
@@ -186,7 +186,7 @@ class ParseToDelta(StreamToDelta):
         ]
 
 
-def _made(number: int) -> str:
+def _body(number: int) -> str:
     """A body. Every tenth cannot be parsed: it is truncated, or lacks a field."""
     if number % 20 == 0:
         return f'{{"id": "event {number}'
@@ -233,10 +233,10 @@ def spark_home(folder: Path) -> Path:
 def submit(case: Case, home: Path, log_file: Path) -> subprocess.Popen[bytes]:
     """Start the job as the leader of a new session of processes."""
     settings = {f"spark.ehbalance.job.{name}": value for name, value in case.settings().items()}
-    java = f"-Dlog4j2.configurationFile=conf/log4j2.properties -XX:+UseSerialGC {SOON}"
+    java = f"-Dlog4j2.configurationFile=conf/log4j2.properties -XX:+UseSerialGC {FAST_START}"
     settings |= {
         "spark.driver.extraJavaOptions": f"{java} -Djava.io.tmpdir={home.parent}",
-        "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {SOON}",
+        "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {FAST_START}",
         "spark.sql.warehouse.dir": f"{home.parent}/warehouse",
         "spark.local.dir": f"{home.parent}/local",
         "spark.ui.enabled": "false",
@@ -294,15 +294,15 @@ def check(kind: type[Case], folder: Path, emulator: Emulator) -> tuple[str, list
     return "", [f"in {_ATTEMPTS} attempts it ended before it could be killed"]
 
 
-def run(form: Form) -> bool:
+def run(run_options: RunOptions) -> bool:
     """Check all jobs, or two in the short form."""
     rows, passed = list[tuple[str, ...]](), True
     with ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="ehbalance-jobs-", ignore_cleanup_errors=True)
-        folder = form.keep.absolute() if form.keep else Path(stack.enter_context(temporary))
+        folder = run_options.keep.absolute() if run_options.keep else Path(stack.enter_context(temporary))
         folder.mkdir(parents=True, exist_ok=True)
         emulator = stack.enter_context(Emulator({"unused": 1}))
-        for kind in (StreamToDelta, CopyHub) if form.short else CASES:
+        for kind in (StreamToDelta, CopyHub) if run_options.short else CASES:
             began = time.monotonic()
             summary, problems = check(kind, folder, emulator)
             log(f"{kind.name}: {summary}")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from chaos.account import Fault, WrittenBatch, account
 from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
-from chaos.results import Form, log, print_table
+from chaos.results import RunOptions, log, print_table
 from spark_ehbalance.group.changes import Drain
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.lease_table.backends import open_store
@@ -127,13 +127,13 @@ def idle_time(left: float, taken: float, others: Sequence[WrittenBatch]) -> floa
     return max(0.0, taken - left - busy)
 
 
-def run(form: Form) -> bool:
+def run(run_options: RunOptions) -> bool:
     """Measure 20 planned moves, or 4 in the short form, and both unplanned ends of a query."""
-    with Fleet(PARTITIONS, RATE, {}, keep=form.keep) as fleet:
+    with Fleet(PARTITIONS, RATE, {}, keep=run_options.keep) as fleet:
         measurement = Measurement(fleet)
         measurement.warm_up()
         log("warmed up; measuring moves")
-        idle = measurement.move(4 if form.short else 20)
+        idle = measurement.move(4 if run_options.short else 20)
         stopped, stop = measurement.end("b", lambda process: process.command("cancel"))
         measurement.restart("b")
         killed, kill = measurement.end("b", lambda process: process.kill())

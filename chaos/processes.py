@@ -69,7 +69,7 @@ class QueryProcess:
 
     def tree(self) -> list[Process]:
         """All processes in this process's session: its descendants belong to it even after this process has ended."""
-        return of_session(self._process.pid)
+        return session_processes(self._process.pid)
 
     def kill(self) -> None:
         """Send SIGKILL to the driver, the JVM, the planner and the workers."""
@@ -80,22 +80,22 @@ class QueryProcess:
         return [process.pid for process in self.tree() if command in process.command]
 
 
-def running() -> list[Process]:
+def list_processes() -> list[Process]:
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 3) for line in listed.splitlines()]
     return [Process(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
 
 
-def of_session(leader: int) -> list[Process]:
+def session_processes(leader: int) -> list[Process]:
     """The processes in the session that the process `leader` started."""
-    return [process for process in running() if _session_of(process.pid) == leader]
+    return [process for process in list_processes() if _session_of(process.pid) == leader]
 
 
 def kill_session(leader: int) -> None:
     """Send SIGKILL to all processes in a session."""
     # Pause all processes first, so that none can react to the end of another.
-    send((process.pid for process in of_session(leader)), signal.SIGSTOP)
-    send((process.pid for process in of_session(leader)), signal.SIGKILL)
+    send((process.pid for process in session_processes(leader)), signal.SIGSTOP)
+    send((process.pid for process in session_processes(leader)), signal.SIGKILL)
 
 
 def _session_of(pid: int) -> int:

@@ -39,7 +39,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
-from chaos.session import DELTA, SOON, spark_session
+from chaos.session import DELTA, FAST_START, spark_session
 from spark_ehbalance.exactly_once import write_once, writing
 from spark_ehbalance.exactly_once.protocol import Commit, Step
 from spark_ehbalance.exactly_once.target import Target
@@ -101,7 +101,7 @@ class Halt:
 def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     halt = Halt()
-    vars(writing)["carry_out"] = partial(_observed, halt)  # `write_once` does not report its steps
+    vars(writing)["carry_out"] = partial(_run_step_with_halt, halt)  # `write_once` does not report its steps
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=listen, args=(commands,), daemon=True).start()
     spark = session(settings)
@@ -113,7 +113,7 @@ def main() -> None:
             command = commands.get(timeout=0.1)
         except queue.Empty:
             if query is not None and not query.isActive:
-                report("failed", owner=owner, run=run, why=why(query))
+                report("failed", owner=owner, run=run, why=failure_reason(query))
                 query = None
                 time.sleep(_RESTART_AFTER)
                 query, run = _start(spark, settings, owner, halt)
@@ -159,7 +159,7 @@ def session(settings: Settings) -> SparkSession:
         UNIX_SOCKET: str(settings.unix_socket).lower(),
     }
     # A task runs again if its worker is killed, as on a cluster.
-    return spark_session("local[2, 4]", temporary, more, f"{SOON} -XX:-UsePerfData")
+    return spark_session("local[2, 4]", temporary, more, f"{FAST_START} -XX:-UsePerfData")
 
 
 def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> tuple[StreamingQuery, str]:
@@ -211,7 +211,7 @@ def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[Dat
     return write
 
 
-def _observed(halt: Halt, step: Step, df: DataFrame, batch: SourceBatch, target: Target) -> Any:
+def _run_step_with_halt(halt: Halt, step: Step, df: DataFrame, batch: SourceBatch, target: Target) -> Any:
     """Call `carry_out`, but first halt if this step was ordered to, and report the result of a commit."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)
@@ -227,7 +227,7 @@ def _epochs(offset: Path) -> dict[str, int]:
     return {partition: range_["epoch"] for partition, range_ in end["partitions"].items()}
 
 
-def why(query: StreamingQuery) -> str:
+def failure_reason(query: StreamingQuery) -> str:
     lines = [line for line in str(query.exception()).splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\w(Error|Exception)\b", line)]
     reason = errors[-1] if errors else lines[0] if lines else "it has ended"

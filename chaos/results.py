@@ -13,7 +13,7 @@ from spark_ehbalance.ops.common import table
 
 
 @dataclass(frozen=True)
-class Form:
+class RunOptions:
     """The options of a run; see `chaos.__main__`."""
 
     minutes: float

@@ -22,12 +22,12 @@ from functools import partial
 
 from chaos import faults
 from chaos.account import Account, Fault, TargetAccount, account, account_target
-from chaos.faults import AT_A_STEP, KINDS, ON_A_QUERY, Step, schedule
+from chaos.faults import KINDS, QUERY_FAULTS, SINK_STEPS, Step, schedule
 from chaos.fleet import COPY, HUB, START_TIMEOUT, Fleet
 from chaos.hubs import copy_differences, read_hub
 from chaos.outage import Outage
 from chaos.processes import QueryProcess, send
-from chaos.results import Form, log, print_table
+from chaos.results import RunOptions, log, print_table
 from spark_ehbalance.errors import StoreError
 
 LEASE_DURATION = 6.0
@@ -105,7 +105,7 @@ class Chaos:
 
     def _inject(self, step: Step) -> None:
         victim = None
-        if step.kind in ON_A_QUERY:
+        if step.kind in QUERY_FAULTS:
             candidates = [query for query in self._queries if query.running and not query.busy]
             if len(candidates) < 2:  # at least one query must continue to read
                 self.skipped += 1
@@ -118,7 +118,7 @@ class Chaos:
             return
         log(f"  {step.kind}{f' {victim.name}' if victim else ''}")
         self.injected[step.kind] += 1
-        if victim is not None and step.kind in AT_A_STEP:
+        if victim is not None and step.kind in SINK_STEPS:
             self._wait_for_step(step, victim)
         elif victim is not None:
             self._hit_query(step, victim)
@@ -126,7 +126,7 @@ class Chaos:
             self._hit_all(step)
 
     def _wait_for_step(self, step: Step, victim: Query) -> None:
-        victim.process.command("halt", step=AT_A_STEP[step.kind])
+        victim.process.command("halt", step=SINK_STEPS[step.kind])
         victim.busy, victim.halted = True, False
         deadline = time.monotonic() + _STEP_TIMEOUT
 
@@ -137,7 +137,7 @@ class Chaos:
             elif victim.running and time.monotonic() < deadline:
                 self._after(0.05, halted)
             else:
-                log(f"  {victim.name} did not reach the step {AT_A_STEP[step.kind]!r}")
+                log(f"  {victim.name} did not reach the step {SINK_STEPS[step.kind]!r}")
                 victim.process.command("go")
                 victim.busy = False
                 self.injected[step.kind] -= 1
@@ -159,7 +159,7 @@ class Chaos:
         elif kind in faults.PAUSES:
             pids = process.planner() if kind == faults.PAUSE_PLANNER else [member.pid for member in process.tree()]
             send(pids, signal.SIGSTOP)
-            victim.busy, victim.late = True, kind in AT_A_STEP
+            victim.busy, victim.late = True, kind in SINK_STEPS
             process.command("go")
 
             def resume() -> None:
@@ -200,11 +200,11 @@ class Chaos:
             case faults.OUTAGE:
                 self._outage.begin()
 
-                def back() -> None:
+                def end_outage() -> None:
                     self._outage.end()
                     self.faults.append(Fault(step.kind, None, now, time.time()))
 
-                self._after(step.seconds, back)
+                self._after(step.seconds, end_outage)
 
     # --- queries -----------------------------------------------------------------------------------------------
 
@@ -322,16 +322,16 @@ def report(chaos: Chaos, result: Account, target: TargetAccount | None) -> list[
     return [(what, f"{count:,}") for what, count in rows]
 
 
-def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: bool = False) -> bool:
+def run_faults(run_options: RunOptions, *, exactly_once: bool, tokens: bool = False, copy: bool = False) -> bool:
     """Run the schedule of the seed, and print the account. Returns whether the run passed."""
     # On a busy machine, a query's first batch can take half a minute; the query must keep its partitions meanwhile.
     lease = {"leaseDuration": f"{LEASE_DURATION:g} s", "balanceInterval": "2 s", "handoverTimeout": "60 s"}
-    left_out = {*(() if exactly_once else AT_A_STEP), *([faults.ADD] if copy else ())}  # a new partition moves keys
-    kinds = [kind for kind in KINDS if kind not in left_out]
+    excluded = {*(() if exactly_once else SINK_STEPS), *([faults.ADD] if copy else ())}  # a new partition moves keys
+    kinds = [kind for kind in KINDS if kind not in excluded]
     problem, wrong = "", list[str]()
-    more = {"exactly_once": exactly_once, "tokens": tokens, "copy": copy, "seed": form.seed}
-    with Fleet(PARTITIONS, RATE, lease, "500 milliseconds", form.keep, **more) as fleet:  # type: ignore[arg-type]
-        chaos = Chaos(fleet, schedule(form.seed, form.minutes * 60, LEASE_DURATION, kinds))
+    more = {"exactly_once": exactly_once, "tokens": tokens, "copy": copy, "seed": run_options.seed}
+    with Fleet(PARTITIONS, RATE, lease, "500 milliseconds", run_options.keep, **more) as fleet:  # type: ignore[arg-type]
+        chaos = Chaos(fleet, schedule(run_options.seed, run_options.minutes * 60, LEASE_DURATION, kinds))
         try:
             chaos.run()
         except TimeoutError as error:
@@ -342,7 +342,7 @@ def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: boo
         if copy:
             repeated, wrong = copy_differences(fleet.producer.by_key(), read_hub(fleet.emulator, COPY))
             rows += [("copy: repeated", f"{repeated:,}"), ("copy: keys with something wrong", f"{len(wrong):,}")]
-    print_table(("what", "count"), rows, f"seed {form.seed}, {form.minutes:g} minutes")
+    print_table(("what", "count"), rows, f"seed {run_options.seed}, {run_options.minutes:g} minutes")
     for line in [*(f"unexplained: {line}" for line in result.unexplained[:20]), *result.disorder[:20], *wrong[:20]]:
         log(line)
     if result.missing:
@@ -359,16 +359,16 @@ def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: boo
     return result.passed and not problem and not wrong and (target is None or target.passed)
 
 
-def faults_scenario(form: Form) -> bool:
+def faults_scenario(run_options: RunOptions) -> bool:
     """Inject all faults. The queries also write exactly once, unless the run is plain."""
-    return faults_of(form, exactly_once=not form.plain)
+    return run_faults(run_options, exactly_once=not run_options.plain)
 
 
-def tokens(form: Form) -> bool:
+def tokens(run_options: RunOptions) -> bool:
     """Inject faults into plain queries that connect over TLS, with tokens that expire after 20 s."""
-    return faults_of(form, exactly_once=False, tokens=True)
+    return run_faults(run_options, exactly_once=False, tokens=True)
 
 
-def copy(form: Form) -> bool:
+def copy(run_options: RunOptions) -> bool:
     """Inject faults into plain queries that also write to a second hub."""
-    return faults_of(form, exactly_once=False, copy=True)
+    return run_faults(run_options, exactly_once=False, copy=True)

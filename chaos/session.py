@@ -13,7 +13,7 @@ from spark_ehbalance.exactly_once.spark_settings import SESSION
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Java compiles sooner but less thoroughly, which is better for processes that run for only a few minutes.
-SOON = "-XX:TieredStopAtLevel=1"
+FAST_START = "-XX:TieredStopAtLevel=1"
 
 #: With these settings and Delta's jar, Spark can write Delta tables. Two tasks compute the state of a small table.
 DELTA = {**SESSION, "spark.databricks.delta.snapshotPartitions": "2"}

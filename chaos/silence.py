@@ -15,7 +15,7 @@ from typing import Any
 from chaos.account import TargetAccount, account_target
 from chaos.fleet import HUB, Fleet
 from chaos.processes import QueryProcess
-from chaos.results import Form, log, print_table
+from chaos.results import RunOptions, log, print_table
 
 PARTITIONS, RATE = 4, 100.0
 
@@ -109,27 +109,27 @@ def counts(name: str, found: TargetAccount, may_repeat: Collection[str]) -> list
     ]
 
 
-def run(form: Form) -> bool:
-    """Run two silences of `form.minutes`: one with two queries, and one with three."""
+def run(run_options: RunOptions) -> bool:
+    """Run two silences of `run_options.minutes`: one with two queries, and one with three."""
     options = {"receiverTimeout": f"{_RECEIVER_TIMEOUT:g} s"}
-    with Fleet(PARTITIONS, RATE, options, "2 seconds", form.keep, exactly_once=not form.plain) as fleet:
+    with Fleet(PARTITIONS, RATE, options, "2 seconds", run_options.keep, exactly_once=not run_options.plain) as fleet:
         trial, silences = Trial(fleet), list[Silence]()
         fleet.producer.start()
         trial.start("a")
         for name in "bc":
             trial.start(name)
-            silences.append(trial.silence(60 * form.minutes))
+            silences.append(trial.silence(60 * run_options.minutes))
         failures = trial.drain()
         appended = (event for batch in fleet.sink.batches for event in batch.events)
         rows = [("events sent", fleet.producer.count, ""), ("queries that ended", len(failures), "0")]
         rows += counts("plain append", account_target(appended, fleet.producer.sent), {s.partition for s in silences})
-        if not form.plain:
+        if not run_options.plain:
             rows += counts("exactly once", account_target(fleet.target_rows(), fleet.producer.sent), ())
     print_table(("what", "count", "bar"), [(what, f"{count:,}", bar) for what, count, bar in rows], "silence")
     for silence in silences:
         log(
-            f"{silence.queries} queries, partition {silence.partition} silent for {60 * form.minutes:g} s: the others' "
-            f"lag {silence.lag:.1f} s (bar: {MAX_LAG:g} s), its backlog read after {silence.recovered:.1f} s"
+            f"{silence.queries} queries, partition {silence.partition} silent for {60 * run_options.minutes:g} s: "
+            f"the others' lag {silence.lag:.1f} s (bar: {MAX_LAG:g} s), backlog read after {silence.recovered:.1f} s"
         )
     for failure in failures[:20]:
         log(f"query failed: {failure}")

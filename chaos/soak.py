@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.results import Form, log, print_table
+from chaos.results import RunOptions, log, print_table
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.group.identity import Group
@@ -68,7 +68,7 @@ class Run:
 
 
 @dataclass
-class Wrote:
+class WriterResult:
     """A writer's results for one table: the (end, duration) of its commits, and its accepted renewals per partition."""
 
     times: list[tuple[float, float]] = field(default_factory=list)
@@ -86,8 +86,8 @@ def soak(folder: Path, writers: int, commits: int) -> Run:
     done, last, results = context.Value("i", 0), context.Value("i", 0), context.Queue()
     shared = (old, new, commits - again, again, context.Barrier(writers), done, last, results)
     processes = [context.Process(target=_write, args=(number, *shared), daemon=True) for number in range(writers)]
-    wrote = list[tuple[Wrote, Wrote]]()
-    with ended(processes):
+    wrote = list[tuple[WriterResult, WriterResult]]()
+    with run_processes(processes):
         while len(wrote) < writers:
             while not results.empty():
                 wrote.append(results.get())
@@ -113,7 +113,7 @@ def soak(folder: Path, writers: int, commits: int) -> Run:
     )
 
 
-def _lost(table: Path, before: dict[str, int], wrote: list[Wrote]) -> int:
+def _lost(table: Path, before: dict[str, int], wrote: list[WriterResult]) -> int:
     """The number of accepted renewals that are not in the table."""
     counted = sum((written.renewals for written in wrote), Counter[str]())
     return sum(abs(after - before[partition] - counted[partition]) for partition, after in _counters(table).items())
@@ -146,23 +146,23 @@ def _write(
         writer, other = Writer(number, store), Writer(number, fresh)
         store.read(), fresh.read()  # this opens the tables
         start.wait()
-        while _one_more(done, commits):
+        while _count_commit(done, commits):
             writer.commit()
-        while _one_more(last, again):
+        while _count_commit(last, again):
             writer.commit()
             other.commit()
-    results.put((writer.wrote, other.wrote))
+    results.put((writer.result, other.result))
 
 
 class Writer:
     def __init__(self, number: int, store: DeltaStore) -> None:
         self._author, self._store = _author(number), store
         self._tidied = (0, time.monotonic())
-        self.wrote = Wrote()
+        self.result = WriterResult()
 
     def commit(self) -> None:
         """Read the table, and commit all renewals. Only the commit is timed."""
-        store, author, wrote = self._store, self._author, self.wrote
+        store, author, wrote = self._store, self._author, self.result
         snapshot, now = store.read(), time.time_ns() // 1_000_000
         mine = [(lease.partition, lease.epoch) for lease in snapshot.owned_by(author.id)]
         renewals = [Renew(by=author, at_ms=now, partition=partition, epoch=epoch) for partition, epoch in mine]
@@ -178,14 +178,14 @@ class Writer:
                 store.tidy()
 
 
-def _one_more(done: Any, commits: int) -> bool:
+def _count_commit(done: Any, commits: int) -> bool:
     with done.get_lock():
         done.value += 1
         return bool(done.value <= commits)
 
 
 @contextlib.contextmanager
-def ended(processes: list[Any]) -> Iterator[None]:
+def run_processes(processes: list[Any]) -> Iterator[None]:
     """Start the processes, and end them after the `with` block."""
     for process in processes:
         process.start()
@@ -232,9 +232,9 @@ def print_runs(runs: list[Run]) -> None:
     print_table(columns, [(what, *cells) for what, cells in rows.items()], f"lease store, {PARTITIONS} partitions")
 
 
-def run(form: Form) -> bool:
+def run(run_options: RunOptions) -> bool:
     """Run several writers, and then one, with 20,000 commits each, or with 1,000 in the short form."""
-    commits = 1_000 if form.short else 20_000
+    commits = 1_000 if run_options.short else 20_000
     with tempfile.TemporaryDirectory(prefix="ehbalance-soak-", ignore_cleanup_errors=True) as folder:
         runs = []
         for writers in (WRITERS, 1):

@@ -41,7 +41,7 @@ FIRST_STREAM = "Your first stream, on the emulator"
 COUNT = """python -c "from deltalake import DeltaTable; print(DeltaTable('data/flights').count(), 'events')\""""
 
 #: With a Unix socket, Spark's daemon sometimes prints this: see docs/troubleshooting.md.
-SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
+SPARK_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
 #: A program from docs/jobs.md that prints the folder with the jobs.
 JOBS = "import spark_ehbalance.shipped as s; print(s.folder())"
@@ -50,7 +50,7 @@ JOBS = "import spark_ehbalance.shipped as s; print(s.folder())"
 TIMEOUT = 300.0
 
 #: Environment variables that would select this environment's Spark in place of the new one's.
-_OURS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")
+_PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")
 
 
 class CheckError(Exception):
@@ -140,7 +140,7 @@ class User:
         self.folder.mkdir(parents=True)
         self._venv = folder / "venv"
         path = [part for part in os.environ["PATH"].split(os.pathsep) if part != f"{sys.prefix}/bin"]
-        self._environment = {name: value for name, value in os.environ.items() if name not in _OURS} | {
+        self._environment = {name: value for name, value in os.environ.items() if name not in _PYTHON_VARIABLES} | {
             "PATH": os.pathsep.join([str(self._venv / "bin"), *path]),
             "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
             "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {DIST.as_uri()}".strip(),
@@ -163,12 +163,12 @@ class User:
     def run(self, command: str) -> str:
         """Run a command line to its end. Returns its standard output. Raises `CheckError` if it fails."""
         report(f"$ {command}")
-        done = self.tried(command)
+        done = self.try_run(command)
         if done.returncode:
             raise CheckError(f"{command} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return done.stdout
 
-    def tried(self, command: str) -> subprocess.CompletedProcess[str]:
+    def try_run(self, command: str) -> subprocess.CompletedProcess[str]:
         shell = ["timeout", f"{TIMEOUT:g}", "bash", "-c", command]
         return subprocess.run(
             shell, cwd=self.folder, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -213,7 +213,7 @@ class Terminal:
         os.killpg(self._process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(60)
-        printed = SPARKS_OWN.sub("", self.printed())
+        printed = SPARK_TRACEBACK.sub("", self.printed())
         if self._process.poll() is None or "Traceback" in printed or "stopped after" not in printed:
             raise CheckError(f"{self._command} does not end properly:\n{printed[-3000:]}")
 
@@ -252,20 +252,20 @@ def first_stream(user: User, page: str) -> None:
         )
         user.export(name, value)
         first = terminals.enter_context(user.in_terminal(jobs[0]))
-        _wait(lambda: _shares(user) == [8], "the first job has all partitions", first)
+        _wait(lambda: _partition_counts(user) == [8], "the first job has all partitions", first)
         second = terminals.enter_context(user.in_terminal(jobs[1]))
-        _wait(lambda: _shares(user) == [4, 4], "two jobs have four partitions each", first, second)
+        _wait(lambda: _partition_counts(user) == [4, 4], "two jobs have four partitions each", first, second)
         for line in rest[:-1]:
             user.run(line)
-        _wait(lambda: _counted(user) == 800, "the table has 800 events", first, second)
+        _wait(lambda: _count_rows(user) == 800, "the table has 800 events", first, second)
         if (printed := user.run(COUNT)) != "800 events\n":
             raise CheckError(f"the last command prints {printed}")
         report("800 events are in the table; Ctrl-C to the first job")
         first.ctrl_c()
-        _wait(lambda: _shares(user) == [8], "the other job has all partitions", second)
+        _wait(lambda: _partition_counts(user) == [8], "the other job has all partitions", second)
 
 
-def _shares(user: User) -> list[int]:
+def _partition_counts(user: User) -> list[int]:
     """The number of partitions of each owner; empty if a partition has no owner. Does not use a command, which would
     take CPU time from the jobs that are starting."""
     with DeltaStore(str(user.folder / "leases" / "flights")) as store:
@@ -273,7 +273,7 @@ def _shares(user: User) -> list[int]:
     return [] if None in owners else sorted(Counter(owners).values())
 
 
-def _counted(user: User) -> int:
+def _count_rows(user: User) -> int:
     path = str(user.folder / "data" / "flights")
     return DeltaTable(path).count() if DeltaTable.is_deltatable(path) else 0
 

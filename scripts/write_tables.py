@@ -26,11 +26,11 @@ _ROOT = Path(__file__).parent.parent
 _PAGE_NAMES = ("options", "writing", "sharing", "migration", "monitoring", "python", "errors")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
-_WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
+_SCOPES = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
 
 def options_table(options: Mapping[str, OptionSpec]) -> str:
-    rows = [(f"`{name}`", option.default, _WHERE[option.only], option.meaning) for name, option in options.items()]
+    rows = [(f"`{name}`", option.default, _SCOPES[option.only], option.meaning) for name, option in options.items()]
     return _table(("option", "default", "for", "meaning"), rows)
 
 
@@ -89,9 +89,9 @@ MODULES = (
 )
 
 #: Methods that azure-eventhub's client calls, but no user.
-_OF_THE_CLIENT = {"list_ownership", "claim_ownership", "list_checkpoints"}
+_CLIENT_METHODS = {"list_ownership", "claim_ownership", "list_checkpoints"}
 
-_REFERS = re.compile(r"; see `([\w.]+)\.(\w+)`\.$")
+_REFERENCE = re.compile(r"; see `([\w.]+)\.(\w+)`\.$")
 
 
 def reference() -> str:
@@ -113,7 +113,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         found = getattr(module, public_name)
         yield f"### {name}.{public_name}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
-            found = _referred(found)
+            found = _resolve_reference(found)
             yield f"`{public_name}{_signature(found, types=not inspect.isclass(found))}`\n"
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
@@ -127,8 +127,8 @@ def _class_names(module: Any) -> list[str]:
     ]
 
 
-def _referred(found: Any) -> Any:
-    there = _REFERS.search(inspect.getdoc(found) or "") if inspect.isfunction(found) else None
+def _resolve_reference(found: Any) -> Any:
+    there = _REFERENCE.search(inspect.getdoc(found) or "") if inspect.isfunction(found) else None
     return getattr(importlib.import_module(there[1]), there[2]) if there else found
 
 
@@ -137,7 +137,7 @@ def _members(found: Any, seen: set[Any]) -> Iterator[str]:
     for name, member in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
         function = member.fget if isinstance(member, property) else member
         ours = inspect.isfunction(function) and function.__module__.startswith("spark_ehbalance")
-        if name.startswith("_") or name in _OF_THE_CLIENT or not ours or function in seen or not function.__doc__:
+        if name.startswith("_") or name in _CLIENT_METHODS or not ours or function in seen or not function.__doc__:
             continue
         seen.add(function)
         yield f"`{name}{'' if isinstance(member, property) else _signature(function, types=False)}`"

@@ -25,7 +25,7 @@ from storm.shrink import shrink
 from storm.world import RunResult, play
 
 #: Maximum number of lines that are printed of a violation's story.
-_STORY = 60
+_MAX_STORY_LINES = 60
 
 FaultCounts = Counter[tuple[str, str]]
 
@@ -61,7 +61,7 @@ def _report(console: Console, seed: int, chosen: list[int] | None) -> None:
         plan = replace(plan, faults=tuple(plan.faults[index] for index in chosen))
     console.print(f"seed {seed}: looking for the fewest faults", highlight=False)
     fewest, result = shrink(plan, play(plan))
-    for line in result.story[-_STORY:]:
+    for line in result.story[-_MAX_STORY_LINES:]:
         console.print(line, highlight=False, markup=False)
     indexes = ",".join(str(draw(seed).faults.index(fault)) for fault in fewest.faults)
     console.print(f"VIOLATION of seed {seed}, {len(fewest.faults)} faults: {result.violation}", markup=False)

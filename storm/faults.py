@@ -23,7 +23,7 @@ from rich.table import Table
 
 from storm.__main__ import in_parallel
 from storm.plan import draw
-from storm.rewriting import rewritten
+from storm.rewriting import rewrite_functions
 from storm.witness import Violation
 
 
@@ -52,7 +52,7 @@ class PastFault:
     def apply(self) -> Iterator[None]:
         """Run the `with` block with the bug."""
         module, source = self.load()
-        with rewritten(module, source):
+        with rewrite_functions(module, source):
             yield
 
 

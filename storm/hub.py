@@ -29,7 +29,7 @@ class Partition:
 @dataclass(slots=True)
 class StormHub:
     partitions: dict[str, Partition] = field(default_factory=dict)
-    away_until: float = 0.0
+    unreachable_until: float = 0.0
     reference: HubReference = field(default_factory=lambda: HubReference("hub", "namespace", 1))
 
     def grow(self, count: int, rate: float) -> None:

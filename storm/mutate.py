@@ -22,7 +22,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
 from storm.plan import draw
-from storm.rewriting import functions, rewritten
+from storm.rewriting import functions, rewrite_functions
 from storm.world import play
 
 #: The mutated modules → their tests.
@@ -63,7 +63,7 @@ _OPERATORS = (
 )
 
 #: Seconds after which a mutant counts as killed, because it hangs.
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 def mutants(source: str) -> Iterator[str]:
@@ -80,19 +80,19 @@ def mutants(source: str) -> Iterator[str]:
                     yield mutant
 
 
-def _try(module: ModuleType, source: str, tests: list[str], seeds: int) -> None:
+def _run_mutant(module: ModuleType, source: str, tests: list[str], seeds: int) -> None:
     """Exit with 0 if neither the tests nor the storm detect the mutation."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
-    with rewritten(module, source):
-        noticed = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
-        os._exit(int(noticed or any(play(draw(seed)).violation for seed in range(seeds))))
+    with rewrite_functions(module, source):
+        failed = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
+        os._exit(int(failed or any(play(draw(seed)).violation for seed in range(seeds))))
 
 
 def _survives(module: ModuleType, source: str, tests: list[str], seeds: int) -> bool:
-    process = multiprocessing.Process(target=_try, args=(module, source, tests, seeds))
+    process = multiprocessing.Process(target=_run_mutant, args=(module, source, tests, seeds))
     process.start()
-    process.join(_PATIENCE)
+    process.join(_TIMEOUT)
     survives = process.exitcode == 0
     process.kill()
     return survives

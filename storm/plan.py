@@ -138,7 +138,7 @@ def draw(seed: int) -> Plan:
         (kind,) = rng.choices(kinds, weights)
         seconds = rng.uniform(1.0, rng.choice((3.0, 30.0, 120.0)))
         faults.append(Fault(at, kind, rng.randrange(1 << 16), min(seconds, FAULTS_END - at), rng.random()))
-    faults = sorted([*faults, *_tampering(seed)], key=lambda fault: fault.at)
+    faults = sorted([*faults, *_draw_tampering(seed)], key=lambda fault: fault.at)
     return Plan(
         seed,
         partitions,
@@ -155,7 +155,7 @@ def draw(seed: int) -> Plan:
     )
 
 
-def _tampering(seed: int) -> list[Fault]:
+def _draw_tampering(seed: int) -> list[Fault]:
     """Draw up to three faults of `TAMPERING`, in every fifth group."""
     rng = random.Random(f"tampering {seed}")
     count = rng.choice((0, 0, 0, 0, rng.randint(1, 3)))

@@ -50,10 +50,10 @@ DRIFT, SKEW_MS = 1e-4, 150_000
 
 #: Seconds, as in the planner and the keeper: for joining, for the last commit, for the sink's read of the table, and
 #: between two plans while there is a backlog.
-_JOIN_TIMEOUT, _STOP_TIMEOUT, _READ_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
+_JOIN_TIMEOUT, _STOP_TIMEOUT, _READ_TIMEOUT, _BACKLOG_WAIT = 60.0, 5.0, 120.0, 0.5
 
 #: Seconds after which a process fails because a foreign reader keeps its partition.
-_DEAD_READER = 90.0
+_FOREIGN_READER_TIMEOUT = 90.0
 
 #: What can happen to a commit during a period of bad commits. `unknown`: it is applied, but the answer is lost. `late`:
 #: it is applied after the process has given it up, if the table has not changed.
@@ -123,16 +123,16 @@ class Process:
         self.engine: QueryEngine | None = None
         self.offset = StreamOffset(query.plan.owner)
         self.error: EhBalanceError | None = None
-        self.in_planner = self.gave_up = False
+        self.in_planner = self.gave_up_planning = False
         #: Partition → its end when the process started. AvailableNow must read up to it.
         self.promised = {p: partition.end for p, partition in self.world.hub.partitions.items()}
         #: Partition → epoch of the running batch.
         self.reading: Mapping[str, int] = {}
         #: The last times at which the store did not answer a read; at which the table had not changed for half a lease
         #: duration; at which a read ended a gap of more than half a lease duration.
-        self.away_at = self.unwritable_at = self.blind_until = float("-inf")
+        self.unreachable_at = self.unwritable_at = self.blind_until = float("-inf")
         #: The time of the last read, and the newest version that was read.
-        self.read_at, self.known = float("inf"), -1
+        self.read_at, self.known_version = float("inf"), -1
         #: The time at which the last successful commit began, and the last time at which a commit failed more than half
         #: a lease duration after that.
         self.wrote_at = self.mute_until = float("-inf")
@@ -179,8 +179,8 @@ class Process:
 
     def enter(self, stage: str) -> None:
         self.stage = stage
-        if (happens := self.at_stage.pop(stage, None)) is not None:
-            happens()
+        if (fault := self.at_stage.pop(stage, None)) is not None:
+            fault()
 
     def note(self, what: str, partition: str = "") -> None:
         self.world.note(f"{self.author.incarnation} {what}", partition)
@@ -235,7 +235,7 @@ class Process:
     def _due(self) -> float:
         return max(self.now, self.member.due() / (1 + self.drift) + 1e-6)  # rounding must not make it too early
 
-    def _keep(self) -> Waiting[None]:
+    def _run_keeper(self) -> Waiting[None]:
         while True:
             answer: protocol.Input | None = member_protocol.Tick()
             while answer is not None:
@@ -250,7 +250,7 @@ class Process:
                             answer = yield from self._read_group()
                         case member_protocol.ResolvePositions(partitions):
                             yield 0.05
-                            starts = self.world.hub.starting_positions(partitions) if self._reaches_hub() else None
+                            starts = self.world.hub.starting_positions(partitions) if self._can_reach_hub() else None
                             answer = member_protocol.PositionsResolved(starts)
                         case member_protocol.CommitChanges(base, changes):
                             answer = yield from self._write(base, changes)
@@ -269,19 +269,19 @@ class Process:
         number = self._reads_begun
         snapshot = yield from self._read()
         if snapshot is None:
-            self.away_at = self.now
+            self.unreachable_at = self.now
             return member_protocol.StoreFailed(False)
-        self._reads_ended, self.away_at = number, float("-inf")
+        self._reads_ended, self.unreachable_at = number, float("-inf")
         self.world.witness.record_read(self, snapshot)
         return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), self._hub.created_ms)
 
     def _read(self) -> Waiting[Snapshot | None]:
         store = self.world.store
-        half = store.read_time(1 + store.remaining_requests(self.known)) / 2
+        half = store.read_time(1 + store.remaining_requests(self.known_version)) / 2
         answers = list[Snapshot | None]()
 
         def serve() -> None:
-            answers.append(store.snapshot if self._reaches_store() else None)
+            answers.append(store.snapshot if self._can_reach_store() else None)
             if self.now - self.world.witness.changed_at > self.world.plan.lease_duration / 2:
                 self.unwritable_at = self.now + half
 
@@ -292,11 +292,11 @@ class Process:
             yield max(0.0, timeout - 2 * half)
         return answers[0]
 
-    def _reaches_store(self) -> bool:
-        return not self.world.store.away and self.now >= self.unreachable_until
+    def _can_reach_store(self) -> bool:
+        return not self.world.store.unreachable and self.now >= self.unreachable_until
 
-    def _writes(self) -> bool:
-        return self._reaches_store() and self.now >= max(self.read_only_until, self.world.read_only_until)
+    def _can_write(self) -> bool:
+        return self._can_reach_store() and self.now >= max(self.read_only_until, self.world.read_only_until)
 
     def _write(self, base: Snapshot, changes: Sequence[Transition]) -> Waiting[member_protocol.Input]:
         """Commit like `lease_table.contract.commit`. During a period of bad commits, each attempt has a random fate."""
@@ -310,7 +310,7 @@ class Process:
             if isinstance(answer, Outcome):
                 self.wrote_at = since if answer.accepted else self.wrote_at
                 self.joined |= any(isinstance(transition, Join) for transition in answer.accepted)
-                self.known = max(self.known, answer.after.version)
+                self.known_version = max(self.known_version, answer.after.version)
                 return member_protocol.Committed(answer, self.now - since)
             if answer == "unavailable":
                 break
@@ -328,13 +328,13 @@ class Process:
         answers, began, store = list[Outcome | str](), self.now, self.world.store
 
         def arrive() -> None:
-            if not self._writes():
+            if not self._can_write():
                 answers.append("unavailable")
             elif store.snapshot.version != base.version:
                 store.conflicts += 1
                 answers.append("conflict")
             else:
-                answers.append(self.world.land(apply(base, changes), self.now - began))
+                answers.append(self.world.apply_outcome(apply(base, changes), self.now - began))
 
         takes = store.attempt_time() + (self.rng.uniform(1, 25) if fate == "delayed" else 0.0)
         arrives = self.rng.uniform(1, 6) * REQUEST_TIMEOUT if fate == "late" else takes / 2
@@ -347,12 +347,12 @@ class Process:
 
     # --- the hub -------------------------------------------------------------------------------------------------
 
-    def _reaches_hub(self) -> bool:
-        return self.now >= max(self.world.hub.away_until, self.hub_unreachable_until)
+    def _can_reach_hub(self) -> bool:
+        return self.now >= max(self.world.hub.unreachable_until, self.hub_unreachable_until)
 
     def _hub_states(self, oldest: float | None = None) -> Mapping[str, PartitionState]:
         """The states that the hub watcher has cached. If the hub answers, they are at most `oldest` seconds old."""
-        if self.now - self._states_at > (self._stale if oldest is None else oldest) and self._reaches_hub():
+        if self.now - self._states_at > (self._stale if oldest is None else oldest) and self._can_reach_hub():
             self._states, self._states_at = self.world.hub.states(), self.now
             self._hub = self.world.hub.reference
         return self._states
@@ -360,14 +360,14 @@ class Process:
     def _refresh(self) -> Waiting[None]:
         """Wait for new states of the hub. Raises `HubUnavailableError` if it does not answer within the timeout."""
         yield 0.02
-        if not (yield from self._wait_for(self._reaches_hub, self.world.plan.receiver_timeout)):
+        if not (yield from self._wait_for(self._can_reach_hub, self.world.plan.receiver_timeout)):
             raise _hub_unreachable()
         self._hub_states(0.0)
 
     def _report(self) -> protocol.HubReport:
         """A report with the states that the hub watcher has cached. Raises `HubUnavailableError` if they are too old,
         and the hub does not answer."""
-        if not self._reaches_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
+        if not self._can_reach_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
             raise _hub_unreachable()
         return protocol.HubReport(self._hub_states(), self._hub.created_ms, 1.0)
 
@@ -378,7 +378,7 @@ class Process:
         self.in_planner, world, plan = True, self.world, self.plan
         logged = Logged(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
         yield self.rng.uniform(0.05, 0.5)
-        if not self._reaches_hub():
+        if not self._can_reach_hub():
             raise _hub_unreachable()
         self._hub = world.hub.reference
         lineage = logged.unfinished.lineage or logged.finished.lineage or f"lineage of {self.author.incarnation}"
@@ -413,7 +413,7 @@ class Process:
             earlier=earlier,
             probe_again=world.plan.receiver_timeout,
         )
-        self._keeper = Thread(self, self._keep(), of_planner=True)
+        self._keeper = Thread(self, self._run_keeper(), of_planner=True)
         whole, owned = not plan.available_now or plan.one_batch, 0
         while not (yield from self._wait_for(lambda: bool(member.cycles or (not whole and member.owned)))):
             if len(member.readable(self.monotonic)) <= owned:
@@ -458,15 +458,15 @@ class Process:
         while True:
             if self.plan.available_now:
                 yield from self._fix_ends()
-            planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
+            planned = yield from self._request(protocol.BatchRequested(start, self.plan.limit, self._report()))
             assert isinstance(planned, protocol.BatchPlanned)
             self.world.witness.check_plan(self, None if planned.end is start else planned.end)
             if planned.end is not start or not planned.unread:
                 break
             if self.now >= give_up_at:
-                self.gave_up = True
+                self.gave_up_planning = True
                 break
-            yield _UNREAD_WAIT
+            yield _BACKLOG_WAIT
         self.in_planner = False
         if planned.end is not start:
             return planned.end
@@ -490,14 +490,14 @@ class Process:
         self.in_planner, engine = True, self.engine
         yield 0.001
         assert engine is not None
-        answer = yield from self._answer(
+        answer = yield from self._request(
             protocol.RangesRequested(end), lambda: engine.knows_owners(end, self.monotonic)
         )
         assert isinstance(answer, protocol.RangesPlanned)
         self.in_planner = False
         return answer.ranges
 
-    def _answer(self, request: protocol.Input, ready: Callable[[], bool] = lambda: True) -> Waiting[protocol.Output]:
+    def _request(self, request: protocol.Input, ready: Callable[[], bool] = lambda: True) -> Waiting[protocol.Output]:
         while True:
             yield from self._wait_for(ready)
             for output in self.handle(request):
@@ -522,11 +522,13 @@ class Process:
     def _probe(self, probe: protocol.Probe) -> Waiting[None]:
         hub, ends = self.world.hub, dict[str, int]()
         yield 0.1
-        silent = [p for p in probe.positions if not self._delivers(p) or not len(self._events(p, probe.positions[p]))]
+        silent = [
+            p for p in probe.positions if not self._is_delivering(p) or not len(self._events(p, probe.positions[p]))
+        ]
         if silent:
             yield self.world.plan.receiver_timeout
         for p, position in probe.positions.items():
-            if self._delivers(p) and (events := self._events(p, position)):
+            if self._is_delivering(p) and (events := self._events(p, position)):
                 hub.connect(self, p, probe.epochs[p])
                 ends[p] = min(position + 1 + self.rng.randrange(20), events.stop)
         self.handle(protocol.Probed(probe.positions, ends))
@@ -534,8 +536,8 @@ class Process:
     def _events(self, partition: str, position: int) -> range:
         return range(position, self.world.hub.partitions[partition].end)
 
-    def _delivers(self, partition: str) -> bool:
-        return self._reaches_hub() and self.now >= self.world.hub.partitions[partition].silent_until
+    def _is_delivering(self, partition: str) -> bool:
+        return self._can_reach_hub() and self.now >= self.world.hub.partitions[partition].silent_until
 
     def report(self, end: StreamOffset) -> None:
         """Report, like the listener that `register` installs, that the sink has finished the batch ending at `end`."""
@@ -543,11 +545,11 @@ class Process:
         if self.engine.batch is not None and end == self.engine.batch.end:
             self.handle(protocol.BatchFinished(end))
 
-    def lost(self) -> Waiting[frozenset[str]]:
+    def find_lost(self) -> Waiting[frozenset[str]]:
         """The partitions of the batch that the query has lost, according to a read that begins now."""
         wanted = self._reads_begun + 1
         self.handle(member_protocol.ReadRequested())
-        if not (yield from self._wait_for(lambda: self._reads_ended >= wanted, _READ_PATIENCE)):
+        if not (yield from self._wait_for(lambda: self._reads_ended >= wanted, _READ_TIMEOUT)):
             raise _table_unreachable()
         assert self.engine is not None
         assert self.engine.batch is not None
@@ -569,23 +571,23 @@ class Process:
                 left = {wanted.partition: wanted for wanted in ranges}
             for p, wanted in list(left.items()):
                 row, hub = rows[p], self.world.hub.partitions[p]
-                if self._reaches_hub() and not self.world.hub.connect(self, p, wanted.epoch):
-                    if not (yield from self._is_held(wanted)):
+                if self._can_reach_hub() and not self.world.hub.connect(self, p, wanted.epoch):
+                    if not (yield from self._is_owned(wanted)):
                         self.note(f"has lost the partition, and stops reading at {row.end}", p)
                         del left[p]
-                    elif silent.setdefault(f"{p} foreign", self.now) < self.now - _DEAD_READER:
+                    elif silent.setdefault(f"{p} foreign", self.now) < self.now - _FOREIGN_READER_TIMEOUT:
                         level = max(hub.readers.values())
                         raise ForeignReaderError("EHB_FOREIGN_READER", partition=p, level=level, own_level=wanted.epoch)
                     continue
-                if self._delivers(p) and row.end < hub.begin:
+                if self._is_delivering(p) and row.end < hub.begin:
                     self._report_loss(wanted, row.end, hub.begin)
                     row = rows[p] = replace(row, end=min(wanted.end, hub.begin))
                 count = min(wanted.end, hub.end, row.end + 1 + int(speed * seconds)) - row.end
-                if self._delivers(p) and count > 0:
+                if self._is_delivering(p) and count > 0:
                     rows[p] = replace(row, end=row.end + count)
                     silent.pop(p, None)
                 elif silent.setdefault(p, self.now) < self.now - self.world.plan.receiver_timeout:
-                    yield from self._stalls(wanted)
+                    yield from self._record_stall(wanted)
                     del left[p]
                 if rows[p].end == wanted.end:
                     left.pop(p, None)
@@ -604,24 +606,24 @@ class Process:
             raise _table_unreachable()
         return snapshot.leases.get(partition)
 
-    def _is_held(self, wanted: OffsetRange) -> Waiting[bool]:
+    def _is_owned(self, wanted: OffsetRange) -> Waiting[bool]:
         lease = yield from self._lease(wanted.partition)
         return is_owned(lease, wanted, self.plan.owner, epochs=True)
 
-    def _stalls(self, wanted: OffsetRange) -> Waiting[None]:
+    def _record_stall(self, wanted: OffsetRange) -> Waiting[None]:
         """Handle a silent partition: record the stall if the hub answers; otherwise fail the batch."""
         p, epoch, by = wanted.partition, wanted.epoch, Author(self.plan.owner, "")
-        if not self._reaches_hub():
-            raise self._silent(p, "the hub is unreachable")
+        if not self._can_reach_hub():
+            raise self._silence_error(p, "the hub is unreachable")
         stall = Stall(by=by, at_ms=self.clocks.wall_ms, partition=p, epoch=epoch, since_ms=wanted.since_ms)
         yield self.world.store.attempt_time()
-        if not self._writes():
-            raise self._silent(p, "the stall cannot be recorded")
-        if self.world.land(apply(self.world.store.snapshot, [stall])).accepted:
+        if not self._can_write():
+            raise self._silence_error(p, "the stall cannot be recorded")
+        if self.world.apply_outcome(apply(self.world.store.snapshot, [stall])).accepted:
             self.note("is silent: stalled", p)
-        elif (yield from self._is_held(wanted)):
-            raise self._silent(p, "the stall was rejected")
+        elif (yield from self._is_owned(wanted)):
+            raise self._silence_error(p, "the stall was rejected")
 
-    def _silent(self, partition: str, reason: str) -> HubUnavailableError:
+    def _silence_error(self, partition: str, reason: str) -> HubUnavailableError:
         timeout = self.world.plan.receiver_timeout
         return HubUnavailableError("EHB_PARTITION_SILENT", partition=partition, timeout=timeout, reason=reason)

@@ -52,7 +52,7 @@ class Query:
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
         #: Stage → fault that occurs when the next process enters it.
-        self.awaits: dict[str, Callable[[Process], None]] = {}
+        self.next_faults: dict[str, Callable[[Process], None]] = {}
         #: Time of the earliest restart, and time at which the last batch (with AvailableNow: the last run) finished.
         self.down_until = 0.0
         self.done_at = float("-inf")
@@ -71,8 +71,8 @@ class Query:
     def start(self) -> Process:
         self.world.witness.check_positions()
         self.processes.append(process := Process(self, len(self.processes) + 1))
-        process.at_stage = {stage: partial(happens, process) for stage, happens in self.awaits.items()}
-        self.awaits = {}
+        process.at_stage = {stage: partial(fault, process) for stage, fault in self.next_faults.items()}
+        self.next_faults = {}
         process.note("starts")
         return process
 
@@ -81,7 +81,7 @@ class Query:
         if not self.running and self.world.engine.now >= self.down_until:
             self.start()
 
-    def renew(self, process: Process) -> None:
+    def replace_checkpoint(self, process: Process) -> None:
         """Replace a stale checkpoint, and also the content of a sink that remembers batch numbers."""
         if process.checkpoint is self.checkpoint and self.running == [process]:
             self.restart_from_scratch()
@@ -145,7 +145,7 @@ class Query:
         rows = yield from process.read(ranges)
         process.enter("writing")
         try:
-            yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.lost)
+            yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.find_lost)
         except SinkError:
             witness.check_write(process, end, rows)  # some rows can be stored nevertheless
             raise

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 
 
 @contextmanager
-def rewritten(module: ModuleType, source: str) -> Iterator[None]:
+def rewrite_functions(module: ModuleType, source: str) -> Iterator[None]:
     """Inside the `with` block, run the functions of `module` with the code that they have in `source`."""
     codes = functions(source, inspect.getfile(module))
     gc.unfreeze()  # `get_objects` omits frozen objects, such as those in Spark's workers
@@ -19,7 +19,7 @@ def rewritten(module: ModuleType, source: str) -> Iterator[None]:
         for function in gc.get_objects()
         if isinstance(function, FunctionType)
         and function.__module__ == module.__name__
-        and _fits(function, codes.get(function.__qualname__))
+        and _is_replaceable(function, codes.get(function.__qualname__))
     ]
     try:
         for function, _ in before:
@@ -35,7 +35,7 @@ def functions(source: str, filename: str = "") -> dict[str, CodeType]:
     return dict(_functions(compile(source, filename, "exec", dont_inherit=True)))
 
 
-def _fits(function: FunctionType, code: CodeType | None) -> bool:
+def _is_replaceable(function: FunctionType, code: CodeType | None) -> bool:
     return code is not None and function.__code__.co_freevars == code.co_freevars
 
 

@@ -9,12 +9,12 @@ from storm.plan import Plan
 from storm.world import RunResult, play
 
 #: Time limit of a search, in seconds.
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 def shrink(plan: Plan, found: RunResult) -> tuple[Plan, RunResult]:
     """Find a plan with fewer faults, and its result, by dropping smaller and smaller parts of the list of faults."""
-    size, until = len(plan.faults), time.monotonic() + _PATIENCE
+    size, until = len(plan.faults), time.monotonic() + _TIMEOUT
     while size:
         start = 0
         while start < len(plan.faults) and time.monotonic() < until:

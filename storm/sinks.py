@@ -48,13 +48,13 @@ class Content:
         self.extents[partition] = sorted([*apart, SequenceRange(start, end)], key=lambda extent: extent.start)
         return duplicates
 
-    def within(self, partition: str, bounds: OffsetRange) -> list[SequenceRange]:
+    def find_stored(self, partition: str, bounds: OffsetRange) -> list[SequenceRange]:
         """The stored events within `bounds`."""
         found = self.extents.get(partition, ())
         parts = (SequenceRange(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
         return [part for part in parts if part.start < part.end]
 
-    def through(self, partition: str, start: int) -> int:
+    def first_missing(self, partition: str, start: int) -> int:
         """The first missing event from `start` on."""
         found = (known.end for known in self.extents.get(partition, ()) if known.start <= start < known.end)
         return next(found, start)

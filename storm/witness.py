@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds within which a process must have noticed an outage.
-_OUTAGE_PATIENCE = 30.0
+_OUTAGE_TIMEOUT = 30.0
 
 
 class Violation(AssertionError):
@@ -75,7 +75,7 @@ class Witness:
     def __init__(self, world: World) -> None:
         self._world = world
         self.changed_at = 0.0
-        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # (partition, epoch) → last renewal, duration
+        self._renewals: dict[tuple[str, int], tuple[float, float]] = {}  # (partition, epoch) → last renewal, duration
         self._losses: dict[tuple[str, int], Loss] = {}  # by partition and lost epoch
         self._sought: dict[str, int] = {}  # partition → the epoch after its last seek
         self._ever_sought: set[str] = set()
@@ -105,7 +105,7 @@ class Witness:
                 self._drained[transition.member] = transition.undo
         for p, lease in after.leases.items():
             if (old := before.leases.get(p, Lease(p))) is not lease:
-                self._lease_changed(old, lease, by_partition[p], after)
+                self._check_lease_change(old, lease, by_partition[p], after)
         for transition in outcome.accepted:
             row = after.members.get(transition.by.id) or before.members.get(transition.by.id)
             if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
@@ -114,7 +114,7 @@ class Witness:
             if self._world.tampered:
                 continue
             if isinstance(transition, (HandOver, Release)) and self._world.plan.max_stall is None:
-                self._given_back(transition, after.leases[transition.partition])
+                self._check_release(transition, after.leases[transition.partition])
         for id, row in after.members.items():
             # Partitions claimed by an earlier process of the member are released by the next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]
@@ -124,7 +124,7 @@ class Witness:
             for process in self._world.running():
                 self.check(process, process.may_plan())
 
-    def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
+    def _check_release(self, transition: HandOver | Release, lease: Lease) -> None:
         """Check that a running query does not release a partition of its batch in flight, and that it hands a partition
         over only after its last batch with it."""
         p, epoch = transition.partition, transition.epoch
@@ -139,7 +139,7 @@ class Witness:
             if isinstance(transition, HandOver) and next < planned:
                 raise Violation("planned move", f"events {next} to {planned - 1} will be read twice", p)
 
-    def _lease_changed(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
+    def _check_lease_change(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
         p, was, checkpoint, world = lease.partition, old.checkpoint, lease.checkpoint, self._world
         begin = world.hub.partitions[p].begin
         for transition in transitions:
@@ -158,13 +158,13 @@ class Witness:
             raise Violation("checkpoint", f"falls from {was.next} to {checkpoint and checkpoint.next}", p)
         if old.checkpoint is None and checkpoint is not None and checkpoint.next <= begin:
             self._begin.setdefault(p, checkpoint.next)
-        if checkpoint is not None and world.is_of_hub(after) and checkpoint.next > (covered := self._covered(p)):
+        if checkpoint is not None and world.is_of_hub(after) and checkpoint.next > (covered := self._covered_end(p)):
             raise Violation("skipped", f"events {covered} to {checkpoint.next - 1} are checkpointed and in no sink", p)
         if lease.owner is not None and lease.counter != old.counter:
-            self._signs[p, lease.epoch] = world.engine.now, self._duration(lease.owner)
+            self._renewals[p, lease.epoch] = world.engine.now, self._lease_duration(lease.owner)
         if lease.epoch > old.epoch:
             kind = kind_of_change(old, lease, transitions)
-            taker, duration = after.members.get(lease.owner or ""), self._duration(old.owner or "")
+            taker, duration = after.members.get(lease.owner or ""), self._lease_duration(old.owner or "")
             if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
                 raise Violation("expiry", f"{lease.owner} declares {old.owner} dead without evidence", p)
             for epoch in range(old.epoch, lease.epoch):
@@ -184,7 +184,7 @@ class Witness:
         ]
         return self._world.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
 
-    def _duration(self, member: str) -> float:
+    def _lease_duration(self, member: str) -> float:
         """The lease duration by which others judge `member`, in seconds."""
         snapshot = self._world.store.snapshot
         row = snapshot.members.get(member)
@@ -197,17 +197,19 @@ class Witness:
         self._replaced = self._world.store.snapshot.version
         for known in (self._losses, self._readers, self._planned, self._takers, self._sought):
             known.clear()
-        self._signs = {(p, x.epoch): (now, self._duration(x.owner)) for p, x in leases.items() if x.owner is not None}
+        self._renewals = {
+            (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
+        }
         for p in self._ever_sought:
             self._begin.pop(p, None)
             if p in leases and (checkpoint := leases[p].checkpoint):
                 self._begin[p] = checkpoint.next
         for p, lease in leases.items() if self._world.is_of_hub(self._world.store.snapshot) else ():
-            if lease.checkpoint is not None and lease.checkpoint.next > (covered := self._covered(p)):
+            if lease.checkpoint is not None and lease.checkpoint.next > (covered := self._covered_end(p)):
                 what = f"events {covered} to {lease.checkpoint.next - 1} are in no sink: the table begins after them"
                 raise Violation("skipped", what, p)
 
-    def hub_recreated(self) -> None:
+    def forget_hub(self) -> None:
         """Forget all events of the earlier hub."""
         self._written = Content()
         for known in (
@@ -225,7 +227,7 @@ class Witness:
     def record_read(self, process: Process, snapshot: Snapshot) -> None:
         """Record that `process` read the table."""
         now, member = self._world.engine.now, process.member
-        process.known = max(process.known, snapshot.version)
+        process.known_version = max(process.known_version, snapshot.version)
         if now - process.read_at > member._member.duration.shortest / 2:
             process.blind_until = now
         process.read_at = now
@@ -249,7 +251,7 @@ class Witness:
             return
         snapshot, now = self._world.store.snapshot, self._world.engine.now
         for p, epoch in epochs.items():
-            renewed, duration = self._signs[p, epoch]
+            renewed, duration = self._renewals[p, epoch]
             who = process.author.incarnation
             if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
                 what = f"{who} plans {now - renewed:.3f} s after its last renewal"
@@ -258,7 +260,7 @@ class Witness:
                 continue
             owner = snapshot.leases[p].owner
             what = f"{owner} owns it by {loss.kind}, but {who} may plan it with epoch {epoch}"
-            if process.known >= loss.version:
+            if process.known_version >= loss.version:
                 raise Violation("two planners", f"{what}, though it has read that", p)
             forced = owner in (None, process.plan.owner) or loss.kind not in ("expiry", "free", "handover")
             row = snapshot.members.get(process.plan.owner)
@@ -274,9 +276,9 @@ class Witness:
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
         now, members = self._world.engine.now, self._world.store.snapshot.members
-        longest = max(map(self._duration, [*members, ""])) * (1 + 2 * DRIFT)
+        longest = max(map(self._lease_duration, [*members, ""])) * (1 + 2 * DRIFT)
         away = 4 * self._world.plan.balance_interval * (1 + 2 * DRIFT)
-        return now - process.away_at < away or now - process.unwritable_at < longest / 3
+        return now - process.unreachable_at < away or now - process.unwritable_at < longest / 3
 
     def check_error(self, process: Process, error: Exception) -> None:
         """Check that the `error` with which `process` ends has a cause."""
@@ -309,18 +311,18 @@ class Witness:
 
     def check_outage(self, process: Process) -> None:
         """Check that `process` keeps reading its owned partitions while the table is unavailable to everybody."""
-        began = self._world.away_since
+        began = self._world.outage_since
         if began is None or process.engine is None or not self._continues(process):
             return
         awake_since = max(began, process.suspended_until, process.planner_suspended_until)
-        if self._world.engine.now - awake_since > _OUTAGE_PATIENCE:
+        if self._world.engine.now - awake_since > _OUTAGE_TIMEOUT:
             for p in process.member.plannable().keys() - process.may_plan().keys():
                 raise Violation("outage", f"{process.author.incarnation} stopped reading it", p)
 
     def check_available_now(self, process: Process) -> None:
         """Check that a run of AvailableNow has read all its partitions up to their ends at its start."""
         member, owner, most = process.member, process.plan.owner, process.plan.max_owned
-        if process.gave_up or process.is_of_another_hub or member.query.leaving or owner in self._drained:
+        if process.gave_up_planning or process.is_of_another_hub or member.query.leaving or owner in self._drained:
             return
         full = most is not None and len(member.owned) >= most
         for p, lease in member.leases.items():
@@ -351,7 +353,7 @@ class Witness:
             if (reader := self._readers.setdefault((p, planned.epoch), process)) is not process:
                 raise Violation("epoch", f"{who} and {reader.author.incarnation} read it with epoch {planned.epoch}", p)
             loss = self._losses.get((p, planned.epoch))
-            if loss is not None and loss.kind != "seek" and process.known >= loss.version:
+            if loss is not None and loss.kind != "seek" and process.known_version >= loss.version:
                 raise Violation("two planners", f"{who} reads it although it knows that it lost it by {loss.kind}", p)
             if p not in process.sought:  # a batch with a sought partition is run again, but not checkpointed
                 self._planned[p, planned.epoch] = max(planned.end, self._planned[p, planned.epoch])
@@ -362,7 +364,7 @@ class Witness:
         for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
-            written = sink.stored.within(p, row)  # possibly in parts: the rest can be in other sinks
+            written = sink.stored.find_stored(p, row)  # possibly in parts: the rest can be in other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
                 written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
@@ -370,8 +372,8 @@ class Witness:
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
             if written and not sought:
                 # After a loss, the interruption of the last range can go unnoticed; the next owner reads the rest.
-                lost = (p, row.epoch) in self._losses or process.known < self._replaced
-                if row.start > (covered := self._covered(p)) and not lost:
+                lost = (p, row.epoch) in self._losses or process.known_version < self._replaced
+                if row.start > (covered := self._covered_end(p)) and not lost:
                     raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
                 for part in written:
                     self._written.add(p, part)
@@ -401,7 +403,7 @@ class Witness:
             if "seek" not in kinds or not kinds <= {"seek", "restart"} or lease.owner != end.owner or lease.handover:
                 continue
             start = max(planned.start, self._world.hub.partitions[p].begin)
-            if (written := sink.stored.through(p, start)) < planned.end:
+            if (written := sink.stored.first_missing(p, start)) < planned.end:
                 what = f"{written} to {planned.end - 1} of batch {end.batch} are not in the sink, because of a seek"
                 raise Violation("sought", what, p)
 
@@ -414,16 +416,16 @@ class Witness:
             named = query_positions({owner: logs[owner] for owner in chosen}, None).named
             for p, position in named.items():
                 assert isinstance(position, Position)
-                if p not in self._sought and position.next > (covered := self._covered(p)):
+                if p not in self._sought and position.next > (covered := self._covered_end(p)):
                     what = f"the checkpoints of {chosen} name {position.next}; events from {covered} on are in no sink"
                     raise Violation("skipped", what, p)
 
-    def _covered(self, partition: str) -> int:
+    def _covered_end(self, partition: str) -> int:
         """The position before which all events are in a sink, or have expired and were reported lost."""
         aged = min(self._world.hub.partitions[partition].begin, self._reported_losses.get(partition, 0))
         begin = self._begin.get(partition, 0)
-        covered = self._written.through(partition, max(begin, aged))
-        return max(covered, self._written.through(partition, begin))
+        covered = self._written.first_missing(partition, max(begin, aged))
+        return max(covered, self._written.first_missing(partition, begin))
 
     def backlog(self) -> Mapping[str, str]:
         """Partition → a description of what its checkpoint lacks."""

@@ -38,7 +38,7 @@ EMPTY = Snapshot(Group("namespace", "hub", "$default"))
 _APPEND_INTERVAL, _SUPERVISION_INTERVAL = 0.5, 3.0
 
 #: Seconds for which the group must be balanced and without backlog at the end.
-_STEADY = 20.0
+_STEADY_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class World:
             random.Random(f"store {plan.seed}"),
         )
         self.fault_counts: Counter[tuple[str, str]] = Counter()
-        self.read_only_until = self._away_until = 0.0
+        self.read_only_until = self._outage_until = 0.0
         #: Begin of the current outage of the lease table, and whether requests fail only after a timeout.
-        self.away_since: float | None = None
+        self.outage_since: float | None = None
         self.silent_store = False
         #: Whether the table or the hub was replaced, and whether a new table is about to be created.
         self.tampered = self._recreating = False
@@ -73,7 +73,7 @@ class World:
         self.story: deque[tuple[float, str, str]] = deque(maxlen=3000)
         self.witness = Witness(self)
         self._target, self._target_hub = Target(), self.hub.reference
-        self.queries = [Query(query, self, _sink(query, self._target)) for query in plan.queries]
+        self.queries = [Query(query, self, _make_sink(query, self._target)) for query in plan.queries]
 
     def run(self) -> RunResult:
         violation: Violation | None = None
@@ -82,7 +82,7 @@ class World:
         for fault in self.plan.faults:
             self.engine.at(fault.at, partial(self._run_fault, fault))
         self.engine.at(FAULTS_BEGIN, self._check_start)
-        self.engine.at(FAULTS_END + 1, self._calm_down)  # the store answers again
+        self.engine.at(FAULTS_END + 1, self._end_faults)  # the store answers again
         self._append()
         self._supervise()
         try:
@@ -108,7 +108,7 @@ class World:
     def note(self, what: str, partition: str = "") -> None:
         self.story.append((self.engine.now, partition, what))
 
-    def land(self, outcome: Outcome, seconds: float | None = None) -> Outcome:
+    def apply_outcome(self, outcome: Outcome, seconds: float | None = None) -> Outcome:
         """Write the result of a commit to the store, and check it."""
         if outcome.after is outcome.before:
             return outcome
@@ -143,29 +143,29 @@ class World:
 
     # --- recovery ------------------------------------------------------------------------------------------------
 
-    def _calm_down(self) -> None:
+    def _end_faults(self) -> None:
         """Undo the operators' pins and drains. In half of the groups, also restart all queries at once, as a deployment
         does."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
-            self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
+            self._apply_order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         for id in self.store.snapshot.members:
-            self._order(Drain(by=OPERATOR, at_ms=START_MS, member=id, undo=True))
+            self._apply_order(Drain(by=OPERATOR, at_ms=START_MS, member=id, undo=True))
         deploys = self.rng.random() < 0.5
         for process in self.running():
             if process.engine is not None and (deploys or process.engine.member.query.leaving):
                 process.stop()
 
     def _recover(self) -> None:
-        """Run until, for `_STEADY` seconds, the group is balanced and has no backlog, and all queries run."""
+        """Run until, for `_STEADY_SECONDS` seconds, the group is balanced and has no backlog, and all queries run."""
         steady = 0.0
-        while steady < _STEADY:
+        while steady < _STEADY_SECONDS:
             if self.engine.now > FAULTS_END + RECOVERY:
-                raise Violation("recovery", self._unrecovered())
+                raise Violation("recovery", self._describe_unrecovered())
             self.engine.run(self.engine.now + 5.0)
-            steady = steady + 5.0 if not self._unrecovered() else 0.0
+            steady = steady + 5.0 if not self._describe_unrecovered() else 0.0
 
-    def _unrecovered(self) -> str:
+    def _describe_unrecovered(self) -> str:
         """A description of what has not recovered; empty if everything has."""
         for query in self.queries:
             if query.done_at < FAULTS_END + 30:
@@ -188,9 +188,9 @@ class World:
         strangers = {lease.owner for lease in snapshot.leases.values()} - {query.plan.owner for query in self.queries}
         if not strangers <= ({None} if some else set()):
             return f"owners are {strangers}"
-        return self._uneven()
+        return self._describe_imbalance()
 
-    def _uneven(self) -> str:
+    def _describe_imbalance(self) -> str:
         """A description of how the partitions are distributed; empty if they are even in number or in load."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
@@ -216,7 +216,7 @@ class World:
         self.fault_counts[fault.kind, stage] += 1
         self.note(f"FAULT {fault.kind} {what} {fault.seconds:.1f} s")
 
-    def _process(self, fault: Fault) -> list[Process]:
+    def _select_process(self, fault: Fault) -> list[Process]:
         """Select a running process for the fault, and record the fault. The result is empty if no process runs."""
         running = self.running()
         chosen = [running[fault.pick % len(running)]] if running else []
@@ -224,148 +224,148 @@ class World:
             self._record(fault, process.author.incarnation, process.stage)
         return chosen
 
-    def _until(self, fault: Fault) -> float:
+    def _end_time(self, fault: Fault) -> float:
         return self.engine.now + fault.seconds
 
-    def _later(self, fault: Fault, action: Callable[[], None]) -> None:
-        self.engine.at(self._until(fault), action)
+    def _schedule_end(self, fault: Fault, action: Callable[[], None]) -> None:
+        self.engine.at(self._end_time(fault), action)
 
-    def _down(self, process: Process, fault: Fault) -> None:
-        process.query.down_until = max(process.query.down_until, self._until(fault))
+    def _delay_restart(self, process: Process, fault: Fault) -> None:
+        process.query.down_until = max(process.query.down_until, self._end_time(fault))
 
     def _kill(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            self._down(process, fault)
+        for process in self._select_process(fault):
+            self._delay_restart(process, fault)
             process.end()
 
     def _kill_at(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             stage = STAGES[int(fault.choice * len(STAGES))]
-            process.at_stage[stage] = partial(self._killed_at, process, fault)
+            process.at_stage[stage] = partial(self._kill_now, process, fault)
 
-    def _killed_at(self, process: Process, fault: Fault) -> None:
+    def _kill_now(self, process: Process, fault: Fault) -> None:
         """Kill the process. Some of its successors are suspended before they replay the batch."""
         self.note(f"{process.author.incarnation} is killed when {process.stage}")
         process.end()
         if fault.luck > 0.5:
-            process.query.awaits["logged"] = lambda next: self._suspend_now(next, "suspended_until", fault)
+            process.query.next_faults["logged"] = lambda next: self._suspend_now(next, "suspended_until", fault)
 
     def _stop(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            self._down(process, fault)
+        for process in self._select_process(fault):
+            self._delay_restart(process, fault)
             process.stop()
 
     def _leave(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             if process.engine is not None and process.error is None:
                 process.handle(LeaveRequested())
-                self._later(fault, partial(self._left, process))
+                self._schedule_end(fault, partial(self._stop_if_running, process))
 
-    def _left(self, process: Process) -> None:
+    def _stop_if_running(self, process: Process) -> None:
         if process.running and process.error is None:
             process.stop()
 
     def _twin(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             process.query.had_twins = True
             for _ in range(1 if fault.luck < 0.8 else 2):
                 twin = process.query.start()
-                twin.bad_commits_until = self._until(fault) if fault.choice < 0.5 else 0.0
+                twin.bad_commits_until = self._end_time(fault) if fault.choice < 0.5 else 0.0
 
     def _suspend(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             self._suspend_now(process, "suspended_until", fault)
 
     def _suspend_at(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             stage = STAGES[int(fault.choice * len(STAGES))]
             process.at_stage[stage] = partial(self._suspend_now, process, "suspended_until", fault)
 
     def _suspend_spark_at(self, fault: Fault) -> None:
         """Suspend the JVM, as in a garbage collection, but not its planner."""
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             stage = STAGES[int(fault.choice * len(STAGES))]
             process.at_stage[stage] = partial(self._suspend_now, process, "spark_suspended_until", fault)
 
     def _suspend_now(self, process: Process, what: str, fault: Fault) -> None:
         """Suspend the process. Some processes are killed soon afterwards; in others, Spark resumes later than the
         planner."""
-        if (until := min(FAULTS_END, self._until(fault))) > self.engine.now:
+        if (until := min(FAULTS_END, self._end_time(fault))) > self.engine.now:
             self.note(f"{process.author.incarnation} is {what} {until:.1f} when {process.stage}")
             setattr(process, what, max(getattr(process, what), until))
             if fault.luck < 0.3:
-                process.at_stage["logged"] = partial(self._killed_at, process, fault)
+                process.at_stage["logged"] = partial(self._kill_now, process, fault)
             elif fault.luck > 0.7:
                 process.spark_suspended_until = max(process.spark_suspended_until, until + 5 * fault.choice)
 
     def _suspend_planner(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.planner_suspended_until = max(process.planner_suspended_until, self._until(fault))
+        for process in self._select_process(fault):
+            process.planner_suspended_until = max(process.planner_suspended_until, self._end_time(fault))
 
     def _suspend_in_commit(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.suspended_in_commit = self._until(fault)
+        for process in self._select_process(fault):
+            process.suspended_in_commit = self._end_time(fault)
 
     def _unreachable(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.unreachable_until = self._until(fault)
+        for process in self._select_process(fault):
+            process.unreachable_until = self._end_time(fault)
 
     def _read_only(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.read_only_until = self._until(fault)
+        for process in self._select_process(fault):
+            process.read_only_until = self._end_time(fault)
 
     def _all_read_only(self, fault: Fault) -> None:
         self._record(fault)
-        self.read_only_until = max(self.read_only_until, self._until(fault))
+        self.read_only_until = max(self.read_only_until, self._end_time(fault))
 
     def _outage(self, fault: Fault) -> None:
         self._record(fault)
-        if not self.store.away:
-            self.away_since, self.silent_store = self.engine.now, fault.choice < 0.5
-        self.store.away, self._away_until = True, max(self._away_until, self._until(fault))
-        self._later(fault, self._back)
+        if not self.store.unreachable:
+            self.outage_since, self.silent_store = self.engine.now, fault.choice < 0.5
+        self.store.unreachable, self._outage_until = True, max(self._outage_until, self._end_time(fault))
+        self._schedule_end(fault, self._end_outage)
 
-    def _back(self) -> None:
-        self.store.away = self.engine.now < self._away_until
-        if not self.store.away:
-            self.away_since, self.silent_store = None, False
+    def _end_outage(self) -> None:
+        self.store.unreachable = self.engine.now < self._outage_until
+        if not self.store.unreachable:
+            self.outage_since, self.silent_store = None, False
 
     def _bad_commits(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.bad_commits_until = self._until(fault)
+        for process in self._select_process(fault):
+            process.bad_commits_until = self._end_time(fault)
 
     def _slow_store(self, fault: Fault) -> None:
         self._record(fault)
         self.store.slowness = 3.0 if fault.choice < 0.5 else 10.0
-        self._later(fault, partial(setattr, self.store, "slowness", 1.0))
+        self._schedule_end(fault, partial(setattr, self.store, "slowness", 1.0))
 
     def _clock(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             process.skew_ms = round((2 * fault.choice - 1) * 150_000)
 
     def _hub_unreachable(self, fault: Fault) -> None:
-        for process in self._process(fault):
-            process.hub_unreachable_until = self._until(fault)
+        for process in self._select_process(fault):
+            process.hub_unreachable_until = self._end_time(fault)
 
     def _hub_outage(self, fault: Fault) -> None:
         self._record(fault)
-        self.hub.away_until = max(self.hub.away_until, self._until(fault))
+        self.hub.unreachable_until = max(self.hub.unreachable_until, self._end_time(fault))
 
-    def _partition(self, fault: Fault) -> str:
+    def _select_partition(self, fault: Fault) -> str:
         p = list(self.hub.partitions)[fault.pick % len(self.hub.partitions)]
         self._record(fault, f"of partition {p}")
         return p
 
     def _silence(self, fault: Fault) -> None:
-        partition = self.hub.partitions[self._partition(fault)]
-        partition.silent_until = max(partition.silent_until, self._until(fault))
+        partition = self.hub.partitions[self._select_partition(fault)]
+        partition.silent_until = max(partition.silent_until, self._end_time(fault))
 
     def _retention(self, fault: Fault) -> None:
-        partition = self.hub.partitions[self._partition(fault)]
+        partition = self.hub.partitions[self._select_partition(fault)]
         partition.begin += int(fault.choice * (partition.end - partition.begin))
 
     def _burst(self, fault: Fault) -> None:
-        self.hub.partitions[self._partition(fault)].appended += int(fault.choice * 200)
+        self.hub.partitions[self._select_partition(fault)].appended += int(fault.choice * 200)
 
     def _grow(self, fault: Fault) -> None:
         if len(self.hub.partitions) < 32:
@@ -373,11 +373,11 @@ class World:
             self.hub.grow(1 + int(fault.choice * 3), self.plan.rate)
 
     def _task_fails(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             process.failing_tasks += 1
 
     def _sink_fails(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             process.query.sink.fails = ("before", "half-way", "after")[int(fault.choice * 3)]
 
     def is_of_hub(self, content: Snapshot) -> bool:
@@ -414,21 +414,21 @@ class World:
         self._record(fault)
         self.tampered = True
         self.hub.recreate()
-        self.witness.hub_recreated()
+        self.witness.forget_hub()
 
     def _checkpoint_restored(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             query = process.query
-            self._down(process, fault)
+            self._delay_restart(process, fault)
             query.had_copies = True
             length = int((1 - fault.choice**3) * len(query.checkpoint.offsets))
-            self._later(fault, partial(self._set_back, query, length))
+            self._schedule_end(fault, partial(self._roll_back_checkpoint, query, length))
             if fault.pick % 2:
                 process.stop()
             else:
                 process.end()
 
-    def _set_back(self, query: Query, length: int) -> None:
+    def _roll_back_checkpoint(self, query: Query, length: int) -> None:
         """Roll a checkpoint back. Not done after a kill if the sink skips known batch numbers, because that loses
         events, as docs/design.md explains."""
         lineage = query.log[-1].end.lineage if query.log else ""
@@ -439,7 +439,7 @@ class World:
             query.checkpoint.restore(length)
 
     def _checkpoint_copied(self, fault: Fault) -> None:
-        for process in self._process(fault):
+        for process in self._select_process(fault):
             query = process.query
             query.had_twins = query.had_copies = True
             copy = query.start()
@@ -451,7 +451,7 @@ class World:
         """Follow the remedy of `error` in docs/errors.md. Returns False if no fault could have caused the error."""
         if error == "EHB_CHECKPOINT_STALE":
             # An earlier process can log batches even after a later one has joined.
-            process.query.renew(process)
+            process.query.replace_checkpoint(process)
             return process.query.had_twins or process.query.had_copies or self.tampered
         if not self._recreating:
             self._recreating = True
@@ -491,40 +491,42 @@ class World:
 
     # --- operators -----------------------------------------------------------------------------------------------
 
-    def _order(self, order: Transition) -> None:
-        if not self.store.away and self.engine.now >= self.read_only_until:
-            self.land(apply(self.store.snapshot, [order]))
+    def _apply_order(self, order: Transition) -> None:
+        if not self.store.unreachable and self.engine.now >= self.read_only_until:
+            self.apply_outcome(apply(self.store.snapshot, [order]))
 
-    def _orders(self, fault: Fault, make: Callable[[str, str, int], Transition]) -> None:
+    def _give_order(self, fault: Fault, make: Callable[[str, str, int], Transition]) -> None:
         leases, members = list(self.store.snapshot.leases), list(self.store.snapshot.members)
         if leases and members:
             p, to = leases[fault.pick % len(leases)], members[int(fault.choice * len(members))]
             self._record(fault, f"of partition {p} or {to}")
-            self._order(make(p, to, START_MS + round(self.engine.now * 1000)))
+            self._apply_order(make(p, to, START_MS + round(self.engine.now * 1000)))
 
     def _timeout_ms(self) -> int:
         return round(1000 * self.plan.handover_timeout)
 
     def _transfer(self, fault: Fault) -> None:
         timeout_ms = self._timeout_ms()
-        self._orders(
+        self._give_order(
             fault, lambda p, to, at: Transfer(by=OPERATOR, at_ms=at, partition=p, to=to, timeout_ms=timeout_ms)
         )
 
     def _pin(self, fault: Fault) -> None:
         timeout_ms = self._timeout_ms()
-        self._orders(fault, lambda p, to, at: PinTo(by=OPERATOR, at_ms=at, partition=p, to=to, timeout_ms=timeout_ms))
+        self._give_order(
+            fault, lambda p, to, at: PinTo(by=OPERATOR, at_ms=at, partition=p, to=to, timeout_ms=timeout_ms)
+        )
 
     def _unpin(self, fault: Fault) -> None:
         pins = [*self.store.snapshot.ownership.pins]
-        self._orders(fault, lambda p, to, at: Unpin(by=OPERATOR, at_ms=at, partition=pins[0] if pins else p))
+        self._give_order(fault, lambda p, to, at: Unpin(by=OPERATOR, at_ms=at, partition=pins[0] if pins else p))
 
     def _drain(self, fault: Fault) -> None:
-        self._orders(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=to))
+        self._give_order(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=to))
 
     def _undrain(self, fault: Fault) -> None:
         drained = [row.id for row in self.store.snapshot.members.values() if row.state is MemberState.LEAVING]
-        self._orders(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=(drained or [to])[0], undo=True))
+        self._give_order(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=(drained or [to])[0], undo=True))
 
     def _seek(self, fault: Fault) -> None:
         def seek(p: str, to: str, at: int) -> Transition:
@@ -532,10 +534,10 @@ class World:
             position = Position.before(hub.begin + int(fault.choice * (hub.end - hub.begin)))
             return Seek(by=OPERATOR, at_ms=at, partition=p, position=position, force=True)
 
-        self._orders(fault, seek)
+        self._give_order(fault, seek)
 
 
-def _sink(plan: QueryPlan, target: Target) -> Sink:
+def _make_sink(plan: QueryPlan, target: Target) -> Sink:
     match plan.sink:
         case "append":
             return Sink()

@@ -24,7 +24,7 @@ _MAIN = Path(sys.prefix, "azurite", "node_modules", "azurite", "dist", "src", "b
 _END_WITH_PARENT = 'data:text/javascript,process.stdin.resume().on("end",()=>process.exit())'
 
 
-def missing() -> str | None:
+def missing_requirement() -> str | None:
     """A message about what is missing to start Azurite; None if nothing is missing."""
     if _MAIN.exists() and shutil.which("node"):
         return None
@@ -36,7 +36,7 @@ def azurite(certificate: Path | None = None) -> Iterator[str]:
     """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory, and ends with this
     process, even if this process is killed. With a `certificate`, a PEM file that includes the key, it uses TLS
     and accepts Entra ID tokens from any issuer. Raises `OSError`."""
-    if problem := missing():
+    if problem := missing_requirement():
         raise OSError(problem)
     command = ["node", "--import", _END_WITH_PARENT, str(_MAIN), "--blobPort", "0", "--inMemoryPersistence"]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
@@ -64,13 +64,13 @@ def make_container(address: str, name: str, certificate: Path | None = None) -> 
 def storage_options(address: str) -> dict[str, str]:
     """The storage options, including the account's key, of a table in an Azurite at `address`, or behind a proxy at
     `address`."""
-    return _place(address) | {"azure_storage_account_key": KEY}
+    return _endpoint_options(address) | {"azure_storage_account_key": KEY}
 
 
 def token_options(address: str) -> dict[str, str]:
     """Like `storage_options`, but for a table that is opened with tokens, in an Azurite with a self-signed
     certificate."""
-    return _place(address) | {"allow_http": "false", "allow_invalid_certificates": "true"}
+    return _endpoint_options(address) | {"allow_http": "false", "allow_invalid_certificates": "true"}
 
 
 def signature(container: str, seconds: float) -> str:
@@ -80,7 +80,7 @@ def signature(container: str, seconds: float) -> str:
     return generate_container_sas(ACCOUNT, container, account_key=KEY, permission=permission, expiry=expiry)
 
 
-def _place(address: str) -> dict[str, str]:
+def _endpoint_options(address: str) -> dict[str, str]:
     return {
         "azure_storage_account_name": ACCOUNT,
         "azure_storage_endpoint": f"{address}/{ACCOUNT}",

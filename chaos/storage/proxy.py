@@ -53,7 +53,7 @@ class StorageProxy:
         return counts
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[Counter[RequestKind]]:
+    def count_requests(self) -> Iterator[Counter[RequestKind]]:
         """Count the requests in a `with` block. The result is filled when the block ends."""
         before, found = self.counts(), Counter[RequestKind]()
         yield found

@@ -86,16 +86,16 @@ class StorageRelay(Relay):
             _reset(writer)
         body = await read_body(reader, head)
         if isinstance(fault, Refusal):
-            writer.write(_refused(fault, request))
+            writer.write(_refusal_response(fault, request))
             return
         if fault is Break.HANG:
-            await _hung_up(reader)
+            await _wait_for_hangup(reader)
         if fault is Break.RESET_HALFWAY:
             await storage.send(head.raw + body[: len(body) // 2])
             _reset(writer)
-        answer = self._skewed(await storage.answer(head.raw + body, request))
+        answer = self._shift_dates(await storage.answer(head.raw + body, request))
         if fault is Break.HANG_WHEN_DONE:
-            await _hung_up(reader)
+            await _wait_for_hangup(reader)
         if fault is Break.LOST_ANSWER:
             _reset(writer)
         if fault is Break.CUT_ANSWER:
@@ -105,7 +105,7 @@ class StorageRelay(Relay):
         writer.write(answer)
         await writer.drain()
 
-    def _skewed(self, answer: bytes) -> bytes:
+    def _shift_dates(self, answer: bytes) -> bytes:
         if not self._skew:
             return answer
         by = timedelta(seconds=self._skew)
@@ -114,7 +114,7 @@ class StorageRelay(Relay):
 
 class _Storage:
     #: Seconds after which an idle connection is no longer used, because Node closes it after 5.
-    _LONGEST_IDLE = 2.0
+    _MAX_IDLE_SECONDS = 2.0
 
     def __init__(self, host: str | None, port: int | None) -> None:
         self._place = host, port
@@ -123,7 +123,7 @@ class _Storage:
 
     async def send(self, request: bytes) -> asyncio.StreamReader:
         """Send a request, or the first part of a request. Returns the stream from which the answer can be read."""
-        if self._streams is None or time.monotonic() - self._used > self._LONGEST_IDLE:
+        if self._streams is None or time.monotonic() - self._used > self._MAX_IDLE_SECONDS:
             self.close()
             self._streams = await asyncio.open_connection(*self._place)
         reader, writer = self._streams
@@ -141,13 +141,15 @@ class _Storage:
             self._streams[1].close()
 
 
-def _refused(refusal: Refusal, request: Request) -> bytes:
+def _refusal_response(refusal: Refusal, request: Request) -> bytes:
     body = f"<?xml version='1.0'?><Error><Code>{refusal.code}</Code><Message>Refused.</Message></Error>".encode()
     headers = {"Content-Type": "application/xml", "x-ms-error-code": refusal.code, **refusal.headers}
-    return _answer(f"{refusal.status} {refusal.code}", headers, b"" if request.kind is RequestKind.HEAD else body)
+    return _build_response(
+        f"{refusal.status} {refusal.code}", headers, b"" if request.kind is RequestKind.HEAD else body
+    )
 
 
-def _answer(status: str, headers: Mapping[str, str], body: bytes) -> bytes:
+def _build_response(status: str, headers: Mapping[str, str], body: bytes) -> bytes:
     date = _http_date(datetime.now(timezone.utc))
     all_headers = {"Date": date, "Content-Length": f"{len(body)}", **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items())
@@ -167,7 +169,7 @@ def _reset(writer: asyncio.StreamWriter) -> NoReturn:
     raise ConnectionResetError
 
 
-async def _hung_up(reader: asyncio.StreamReader) -> NoReturn:
+async def _wait_for_hangup(reader: asyncio.StreamReader) -> NoReturn:
     """Wait until the client closes the connection, and raise `ConnectionResetError` to end its handling."""
     await reader.read(1)  # a client that waits for an answer sends nothing
     raise ConnectionResetError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # the server's names on this machine
 CA_FILE = "ca.pem"
-_LIFE = timedelta(days=30)  # longer than any run, too short for other uses
-_BEFORE = timedelta(hours=1)  # a client's clock may be slow
+_VALIDITY = timedelta(days=30)  # longer than any run, too short for other uses
+_CLOCK_TOLERANCE = timedelta(hours=1)  # a client's clock may be slow
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def issue_certificate(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certi
 
     now, organization = datetime.now(timezone.utc), "Event Hubs emulator: authority of one run"
     authority = trustme.CA(organization_name=organization)
-    server = authority.issue_cert(*names, not_before=now - _BEFORE, not_after=now + _LIFE)
+    server = authority.issue_cert(*names, not_before=now - _CLOCK_TOLERANCE, not_after=now + _VALIDITY)
     certificate = Certificate(folder / CA_FILE, folder / "server.pem")
     certificate.ca_file.write_bytes(authority.cert_pem.bytes())
     certificate.server_file.touch(mode=0o600)

@@ -94,11 +94,11 @@ class PublisherEndpoint(HubEndpoint):
             outcome = rejected(error)
         delay = self.hub.faults.delay_for(self.hub.name, partition) if partition else 0.0
         if delay:
-            asyncio.get_running_loop().call_later(delay, self._settle_late, delivery_id, outcome)
+            asyncio.get_running_loop().call_later(delay, self._settle_and_flush, delivery_id, outcome)
         else:
             self._link.settle(delivery_id, outcome)
 
-    def _settle_late(self, delivery_id: int | None, outcome: Described) -> None:
+    def _settle_and_flush(self, delivery_id: int | None, outcome: Described) -> None:
         self._link.settle(delivery_id, outcome)
         self._link.session.connection.flush()
 

@@ -36,12 +36,12 @@ class EncodedEvent(NamedTuple):
 
     def annotated(self, name: str, value: Any) -> EncodedEvent:
         """The event with one more annotation, like those that publishers and Kafka clients add."""
-        return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
+        return self._replace(annotations=self.annotations + _encode_pair(name, value), items=self.items + 2)
 
     def render(self, epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
         """The encoded message that readers receive. `enqueued_ms` is in milliseconds since 1970."""
-        key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
-        position = _position(epoch, sequence_number, offset, enqueued_ms)
+        key = b"" if self.partition_key is None else _encode_pair(PARTITION_KEY, self.partition_key)
+        position = _encode_position(epoch, sequence_number, offset, enqueued_ms)
         size, count = len(self.annotations) + len(key) + len(position), self.items + (10 if key else 8)
         if size < 255 and count < 256:
             map_header = _SMALL_MAP.pack(b"\x00\x53\x72\xc1", size + 1, count)
@@ -50,7 +50,7 @@ class EncodedEvent(NamedTuple):
         return b"".join((map_header, self.annotations, key, position, self.tail))
 
 
-def _position(epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+def _encode_position(epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
     """The encoded annotations that state an event's position in its partition, in the service's order."""
     before = _EPOCH_KEY + encode(Int(epoch)) + _SEQUENCE_KEY + encode(sequence_number)
     return before + _OFFSET_KEY + encode(offset) + _TIME_KEY + _TIME.pack(b"\x83", enqueued_ms)
@@ -74,11 +74,11 @@ class Response(NamedTuple):
     condition: str | None = None
 
 
-def _pair(name: str, value: Any) -> bytes:
+def _encode_pair(name: str, value: Any) -> bytes:
     return encode(Symbol(name)) + encode(value)
 
 
-def _sections(message: bytes) -> Iterator[tuple[int, int, int]]:
+def _split_sections(message: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield the descriptor of each section, and the start and end of its value. Raises DecodeError if a section is
     truncated or unknown."""
     pos = 0
@@ -101,15 +101,15 @@ def parse_event(message: bytes) -> EncodedEvent:
     annotations = b""
     tail: list[bytes] = []
     count, partition_key = 0, None
-    for section, start, end in _sections(message):
+    for section, start, end in _split_sections(message):
         if section == _ANNOTATIONS:
-            annotations, count, partition_key = _sender_annotations(message, start)
+            annotations, count, partition_key = _parse_annotations(message, start)
         elif section != _HEADER:
             tail += (b"\x00\x53%c" % section, message[start:end])
     return EncodedEvent(annotations, count, b"".join(tail), partition_key)
 
 
-def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
+def _parse_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
     """The sender's encoded pairs (without keys that the service sets itself), the number of keys and values in them,
     and the partition key."""
     if message[start] not in (0xC1, 0xD1):
@@ -133,9 +133,9 @@ def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | N
 def parse_batch(message: bytes) -> tuple[list[EncodedEvent], str | None]:
     """The events in a message in BATCH_FORMAT, and the partition key of the batch. Raises DecodeError."""
     events, partition_key = [], None
-    for section, start, end in _sections(message):
+    for section, start, end in _split_sections(message):
         if section == _ANNOTATIONS:
-            partition_key = _sender_annotations(message, start)[2]
+            partition_key = _parse_annotations(message, start)[2]
         elif section == _DATA:
             body = start + (2 if message[start] == 0xA0 else 5)
             events.append(parse_event(message[body:end]))
@@ -169,7 +169,7 @@ def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) ->
 
 def parse_sections(message: bytes) -> Sections:
     """Decode a request or response. Raises DecodeError."""
-    values: dict[int, Any] = {section: decode(message, start)[0] for section, start, _ in _sections(message)}
+    values: dict[int, Any] = {section: decode(message, start)[0] for section, start, _ in _split_sections(message)}
     return Sections(values.get(_PROPERTIES, []), values.get(_APPLICATION, {}), values.get(_VALUE))
 
 
@@ -185,7 +185,7 @@ class Content(NamedTuple):
 def parse_content(message: bytes) -> Content:
     """Decode a rendered message."""
     sections: dict[int, list[Any]] = {}
-    for section, start, _ in _sections(message):
+    for section, start, _ in _split_sections(message):
         sections.setdefault(section, []).append(decode(message, start)[0])
     body: Any = sections.get(_VALUE, [None])[0]
     if _DATA in sections:

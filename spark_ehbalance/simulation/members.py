@@ -55,7 +55,7 @@ class SimulatedBatch:
     paused: float = float("inf")
     pause: float = 0.0
 
-    def part(self, time: float) -> float:
+    def fraction_read(self, time: float) -> float:
         """The fraction of the batch that was read by `time`, from 0 to 1."""
         done = min(time, self.paused) + max(0.0, time - self.paused - self.pause) - self.began
         return max(0.0, min(1.0, done / (self.ends - self.began - self.pause)))
@@ -81,12 +81,12 @@ class Node:
         self._step = 0  # actions that were scheduled in earlier steps are dropped
         self._busy = False  # reading a new version, or committing
         self._stopping: Callable[[], None] | None = None
-        self._known = -1  # last version read
+        self._known_version = -1  # last version read
         self._batch: SimulatedBatch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, next sequence number)
         self._meter = LoadMeter()
-        self._measured = 0.0
+        self._measured_at = 0.0
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -170,18 +170,18 @@ class Node:
                 case protocol.CommitChanges(base, changes):
                     self._attempt(changes, base, 1, self._now)
                 case protocol.CommitEnded(outcome):
-                    self._known = outcome.after.version
+                    self._known_version = outcome.after.version
                     self._wait()
                 case protocol.Left():
-                    self._stopped()
+                    self._finish_stop()
                 case protocol.Fail(error):
                     if not isinstance(error, FencedError):
                         raise error
                     self.crash()
 
     def _balance(self, snapshot: Snapshot) -> None:
-        if self._world.store.away:
-            self._failed(writing=False)
+        if self._world.store.unreachable:
+            self._report_failure(writing=False)
         else:
             self._handle(protocol.GroupRead(snapshot, self._world.hub.ids))
 
@@ -193,7 +193,7 @@ class Node:
         """Read the new versions, if the first request found any. The last request only finds that there are no more
         versions, so the result is the newest version from before that request."""
         store = self._world.store
-        remaining = store.remaining_requests(self._known)
+        remaining = store.remaining_requests(self._known_version)
         if remaining:
             self._busy = True
             self._at(self._now + store.read_time(remaining - 1) * self.slowness, partial(self._read_last, then))
@@ -202,19 +202,21 @@ class Node:
 
     def _read_last(self, then: Callable[[Snapshot], None]) -> None:
         store = self._world.store
-        self._known = store.snapshot.version
+        self._known_version = store.snapshot.version
         self._at(self._now + store.read_time() * self.slowness, partial(then, store.snapshot))
 
     def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
         """Commit like `lease_table.contract.commit`. `since` is the time of the first attempt."""
         self._busy = True
-        land = partial(self._land, changes, base, attempt, since, self._now)
+        land = partial(self._finish_attempt, changes, base, attempt, since, self._now)
         self._at(self._now + self._world.store.attempt_time() * self.slowness, land)
 
-    def _land(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float, began: float) -> None:
+    def _finish_attempt(
+        self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float, began: float
+    ) -> None:
         store = self._world.store
-        if store.away or self._now < self.read_only_until:
-            self._failed(writing=True)
+        if store.unreachable or self._now < self.read_only_until:
+            self._report_failure(writing=True)
         elif store.snapshot.version == base.version:
             outcome = apply(base, changes)
             if outcome.after is not base:
@@ -230,18 +232,18 @@ class Node:
             self._read_at(self._now + wait, partial(self._retry, changes, attempt + 1, since))
 
     def _retry(self, changes: Sequence[Transition], attempt: int, since: float, base: Snapshot) -> None:
-        if self._world.store.away:
-            self._failed(writing=True)
+        if self._world.store.unreachable:
+            self._report_failure(writing=True)
         else:
             self._attempt(changes, base, attempt, since)
 
-    def _failed(self, *, writing: bool) -> None:
+    def _report_failure(self, *, writing: bool) -> None:
         """Report a failed read or write to the engine."""
         self._handle(protocol.StoreFailed(writing))
         if self._stopping:
-            self._stopped()  # its leases will expire
+            self._finish_stop()  # its leases will expire
 
-    def _stopped(self) -> None:
+    def _finish_stop(self) -> None:
         assert self._stopping is not None
         self.crash()
         self._stopping()
@@ -256,8 +258,8 @@ class Node:
     def _plan(self) -> None:
         """Begin a batch with the available events, or retry later."""
         hub, query, now, starts = self._world.hub, self._world.query, self._now, self._starts()
-        if now >= self._measured + _MEASURE_INTERVAL:
-            self._measured = now
+        if now >= self._measured_at + _MEASURE_INTERVAL:
+            self._measured_at = now
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
             self._meter = self._meter.measured(now, ends, positions)
@@ -289,7 +291,7 @@ class Node:
         assert batch is not None
         self._batch = None
         self._meter = self._meter.batch_ended(self._now)
-        ends = self._world.hub.deliver(batch.ranges, batch.part)
+        ends = self._world.hub.deliver(batch.ranges, batch.fraction_read)
         self._positions |= ends
         self._member.finish_batch({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
         if not self._busy:

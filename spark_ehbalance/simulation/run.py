@@ -60,7 +60,7 @@ class Simulation:
     def run(self) -> ScenarioResult:
         """Run the whole scenario."""
         scenario, engine = self._scenario, self._engine
-        self._join_first()
+        self._start_initial_members()
         for event in scenario.events:
             if event.at < scenario.seconds:
                 engine.at(event.at, partial(self._begin, event))
@@ -72,22 +72,22 @@ class Simulation:
 
     # --- events --------------------------------------------------------------------------------------------------
 
-    def _join_first(self) -> None:
+    def _start_initial_members(self) -> None:
         scenario = self._scenario
         for _ in range(scenario.members):
             node = self._new_node()
             # Members of a settled group have started at random times; all others start together.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
-        self._changed()
+        self._record_members()
         self._disturbances.append(("start", 0.0, 0.0))
 
     def _new_node(self) -> Node:
         name = f"member-{self._joined}"
         self._joined += 1
         self._limits[name] = self._scenario.group.max_owned
-        return self._process(name)
+        return self._create_node(name)
 
-    def _process(self, name: str) -> Node:
+    def _create_node(self, name: str) -> Node:
         group = self._scenario.group
         settings = Settings(
             STRATEGIES[self._strategy],
@@ -115,12 +115,12 @@ class Simulation:
         steps = event.count if event.every else 1
         duration = event.lasts if event.do in _WITH_DURATION else 0.0
         self._disturbances.append((event.do, now, now + (steps - 1) * event.every + duration))
-        chosen = self._chosen(event)
+        chosen = self._choose_targets(event)
         for step in range(steps):
             part = chosen[step : step + 1] if event.every else chosen
-            self._engine.at(now + step * event.every, partial(self._do, event, action, part))
+            self._engine.at(now + step * event.every, partial(self._run_action, event, action, part))
 
-    def _chosen(self, event: ScenarioEvent) -> list[str]:
+    def _choose_targets(self, event: ScenarioEvent) -> list[str]:
         """Choose random members or partitions for `event`."""
         if event.do == "burst":
             candidates = list(self.hub.ids)
@@ -132,11 +132,13 @@ class Simulation:
             candidates = sorted(name for name, node in self._nodes.items() if node.running)
         return self._rng.sample(candidates, min(event.count, len(candidates)))
 
-    def _do(self, event: ScenarioEvent, action: Callable[[ScenarioEvent, list[str]], None], chosen: list[str]) -> None:
+    def _run_action(
+        self, event: ScenarioEvent, action: Callable[[ScenarioEvent, list[str]], None], chosen: list[str]
+    ) -> None:
         action(event, chosen)
-        self._changed()
+        self._record_members()
 
-    def _changed(self) -> None:
+    def _record_members(self) -> None:
         """Report the running members to the ledger."""
         awake = {name: self._limits[name] for name, node in self._nodes.items() if node.is_awake}
         partitions = len(self.hub.ids)
@@ -154,7 +156,7 @@ class Simulation:
 
     def _leave(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
-            self._nodes[name].stop(self._changed)
+            self._nodes[name].stop(self._record_members)
 
     def _crash(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
@@ -162,18 +164,18 @@ class Simulation:
 
     def _restart(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
-            self._nodes[name].stop(self._changed)
-            self._engine.at(self._engine.now + event.lasts, partial(self._start_again, name))
+            self._nodes[name].stop(self._record_members)
+            self._engine.at(self._engine.now + event.lasts, partial(self._replace_process, name))
 
-    def _start_again(self, name: str) -> None:
+    def _replace_process(self, name: str) -> None:
         self._nodes[name].crash()  # in case it has not stopped yet
-        self._process(name).start()
-        self._changed()
+        self._create_node(name).start()
+        self._record_members()
 
     def _pause(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].pause(event.lasts)
-        self._engine.at(self._engine.now + event.lasts, self._changed)
+        self._engine.at(self._engine.now + event.lasts, self._record_members)
 
     def _slow(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:
@@ -191,14 +193,14 @@ class Simulation:
 
     def _end_burst(self, factor: float, partitions: list[str]) -> None:
         self.hub.multiply(partitions, 1 / factor, self._engine.now)
-        self._changed()
+        self._record_members()
 
     def _add_partitions(self, event: ScenarioEvent, chosen: list[str]) -> None:
         self.hub.add([self._scenario.hub.rate] * event.count, self._engine.now)
 
     def _outage(self, event: ScenarioEvent, chosen: list[str]) -> None:
-        self.store.away = True
-        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "away", False))
+        self.store.unreachable = True
+        self._engine.at(self._engine.now + event.lasts, partial(setattr, self.store, "unreachable", False))
 
     def _read_only(self, event: ScenarioEvent, chosen: list[str]) -> None:
         for name in chosen:

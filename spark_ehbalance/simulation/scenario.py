@@ -188,7 +188,7 @@ def parse(text: str, name: str) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise _invalid(name, str(error), "TOML") from None
     parts: dict[str, Any] = {
-        key: _checked(kind, table.pop(key), f"{key}.", name) for key, kind in _TABLES.items() if key in table
+        key: _parse_table(kind, table.pop(key), f"{key}.", name) for key, kind in _TABLES.items() if key in table
     }
     group = parts.get("group", GroupSettings())
     if group.lease_duration <= group.balance_interval:
@@ -197,13 +197,13 @@ def parse(text: str, name: str) -> Scenario:
     events = table.pop("events", [])
     if not isinstance(events, list):
         raise _invalid(name, f"events={events!r} is invalid", "tables [[events]]")
-    parts["events"] = tuple(_event(event, f"events[{index}].", name) for index, event in enumerate(events))
-    scenario = _checked(Scenario, table, "", name)
+    parts["events"] = tuple(_parse_event(event, f"events[{index}].", name) for index, event in enumerate(events))
+    scenario = _parse_table(Scenario, table, "", name)
     return replace(scenario, name=name, **parts)
 
 
-def _event(table: Any, where: str, name: str) -> ScenarioEvent:
-    event = _checked(ScenarioEvent, table, where, name)
+def _parse_event(table: Any, where: str, name: str) -> ScenarioEvent:
+    event = _parse_table(ScenarioEvent, table, where, name)
     if not event.do:
         raise _invalid(name, f"{where}do is missing", f"one of {', '.join(ACTIONS)}")
     known = ACTIONS[event.do] | {"at", "do"}
@@ -216,7 +216,7 @@ def _event(table: Any, where: str, name: str) -> ScenarioEvent:
 _Table = TypeVar("_Table")
 
 
-def _checked(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
+def _parse_table(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
     """Create a `kind` from the fields in `table`. Raises `ScenarioError`."""
     if not isinstance(table, dict):
         key = where.rstrip(".")

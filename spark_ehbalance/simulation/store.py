@@ -23,7 +23,7 @@ class SimulatedStore:
     settings: StoreSettings
     snapshot: Snapshot
     rng: random.Random
-    away: bool = False
+    unreachable: bool = False
     slowness: float = 1.0
     commits: int = 0
     conflicts: int = 0

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from spark_ehbalance.errors import EhBalanceError
 from storm.exhaustive.actions import PASSES, actions, check_owners, has_settled, settled, without_faults
 from storm.exhaustive.sameness import key
-from storm.exhaustive.state import Left, State, Violation
+from storm.exhaustive.state import Budget, State, Violation
 
 
 class Case(NamedTuple):
@@ -24,7 +24,7 @@ class Case(NamedTuple):
 
     members: str
     partitions: int
-    left: Left
+    left: Budget
     settled: bool = False
 
     def __str__(self) -> str:
@@ -47,18 +47,18 @@ class CaseResult(NamedTuple):
 
 
 CASES = [
-    Case("aa", 1, Left(starts=2)),
-    Case("ab", 1, Left(starts=2)),
-    Case("ab", 1, Left(starts=0), settled=True),
-    Case("ab", 1, Left(starts=0, delays=1), settled=True),
-    Case("ab", 1, Left(starts=0, faults=1), settled=True),
-    Case("ab", 1, Left(starts=0, batches=1, requests=2), settled=True),
-    Case("abc", 2, Left(starts=0), settled=True),
-    Case("abc", 2, Left(starts=1, delays=1, faults=1), settled=True),
+    Case("aa", 1, Budget(starts=2)),
+    Case("ab", 1, Budget(starts=2)),
+    Case("ab", 1, Budget(starts=0), settled=True),
+    Case("ab", 1, Budget(starts=0, delays=1), settled=True),
+    Case("ab", 1, Budget(starts=0, faults=1), settled=True),
+    Case("ab", 1, Budget(starts=0, batches=1, requests=2), settled=True),
+    Case("abc", 2, Budget(starts=0), settled=True),
+    Case("abc", 2, Budget(starts=1, delays=1, faults=1), settled=True),
 ]
 
 #: Maximum seconds per case. All cases together then take about 20 minutes on two cores.
-_LONGEST = 270.0
+_MAX_SECONDS = 270.0
 
 
 def explore(case: Case, depth: float = inf, seconds: float = inf) -> CaseResult:
@@ -93,18 +93,18 @@ class _Search:
                 if time.monotonic() > until:
                     return []
                 try:
-                    for label, reached, after in self._after(number, state):
+                    for label, reached, after in self._successors(number, state):
                         if reached not in self.origins:
                             self.origins[reached] = (number, sys.intern(label))
                             following.append((reached, after))
                 except (Violation, AssertionError, EhBalanceError, LookupError) as error:
-                    return [*self._story(number), f"violation: {error or repr(error)}"]
+                    return [*self._find_story(number), f"violation: {error or repr(error)}"]
             states, self.depth = following, self.depth + 1
         self.complete = not states
-        stuck = self._stuck() if self.complete else None
-        return [] if stuck is None else [*self._story(stuck), "violation: the group never settles"]
+        stuck = self._find_stuck() if self.complete else None
+        return [] if stuck is None else [*self._find_story(stuck), "violation: the group never settles"]
 
-    def _after(self, number: int, state: State) -> Iterator[tuple[str, int, State]]:
+    def _successors(self, number: int, state: State) -> Iterator[tuple[str, int, State]]:
         """Yield each possible action, and the state after it."""
         calm, known = without_faults(state), dict[Any, Any]()
         if calm == PASSES and not has_settled(state):
@@ -121,7 +121,7 @@ class _Search:
                 self._next[number] = reached
             yield label, reached, after
 
-    def _stuck(self) -> int | None:
+    def _find_stuck(self) -> int | None:
         """An unsettled state to which the group always returns without faults; None if there is no such state."""
         done: set[int] = set()
         for start in self._next:
@@ -136,16 +136,16 @@ class _Search:
             done |= path.keys()
         return None
 
-    def _story(self, number: int) -> list[str]:
+    def _find_story(self, number: int) -> list[str]:
         before, label = self.origins[number]
-        return [] if before is None else [*self._story(before), label]
+        return [] if before is None else [*self._find_story(before), label]
 
 
 def _explore_alone(case: Case) -> CaseResult:
     """Explore `case` in its own process."""
     logging.disable()
     gc.disable()  # there are no reference cycles, and the collector would take half of the time
-    return explore(case, seconds=_LONGEST)
+    return explore(case, seconds=_MAX_SECONDS)
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from spark_ehbalance.group.model import Author, Lease, Member
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.cooperative import cooperative
-from storm.exhaustive.state import LEASE, STEP, Disk, Left, Process, State, Violation
+from storm.exhaustive.state import LEASE, STEP, Budget, Disk, Process, State, Violation
 
 #: A description and the function that returns the next state.
 Action = tuple[str, Callable[[], State]]
@@ -35,7 +35,7 @@ PASSES = f"{STEP} s pass"
 _HANDOVER_TIMEOUT = STEP
 
 #: Maximum number of actions without faults until a new group has settled; a group of three needs far fewer.
-_SETTLES_WITHIN = 200
+_MAX_SETTLING_ACTIONS = 200
 
 
 class _NoJitter(random.Random):
@@ -58,22 +58,22 @@ def actions(state: State) -> Iterator[Action]:
             continue
         name = process.engine.author.incarnation
         if process.phase == "":
-            yield f"{name} reads the table", partial(_served, state, number, _read, _take_in)
+            yield f"{name} reads the table", partial(_serve_at_once, state, number, _read, _receive_snapshot)
             if left.delays != 0:
-                yield f"{name} reads the table, and the answer is late", partial(_delayed, state, number, _read)
+                yield f"{name} reads the table, and the answer is late", partial(_serve_late, state, number, _read)
             if left.faults != 0:
-                yield f"{name} fails to read the table", partial(_served, state, number, _read, _fail)
+                yield f"{name} fails to read the table", partial(_serve_at_once, state, number, _read, _fail)
         elif process.phase == "read":
-            yield f"{name} gets the answer", partial(_take_in, state, number)
+            yield f"{name} gets the answer", partial(_receive_snapshot, state, number)
         elif process.phase == "write":
-            yield f"{name} commits", partial(_served, state, number, _commit, _take_answer)
+            yield f"{name} commits", partial(_serve_at_once, state, number, _commit, _receive_outcome)
             if left.delays != 0:
-                yield f"{name} commits, and the answer is late", partial(_delayed, state, number, _commit)
+                yield f"{name} commits, and the answer is late", partial(_serve_late, state, number, _commit)
             if left.faults != 0:
-                yield f"{name} commits, and the answer is lost", partial(_served, state, number, _commit, _fail)
+                yield f"{name} commits, and the answer is lost", partial(_serve_at_once, state, number, _commit, _fail)
                 yield f"{name} gives up its commit", partial(_fail, state, number)
         else:
-            yield f"{name} gets the answer", partial(_take_answer, state, number)
+            yield f"{name} gets the answer", partial(_receive_outcome, state, number)
         if process.phase in ("", "write"):
             yield f"{name} is killed", partial(_kill, state, number)
         if process.batch is not None:
@@ -91,7 +91,7 @@ def actions(state: State) -> Iterator[Action]:
     yield PASSES, partial(_pass_time, state)
 
 
-def _served(state: State, number: int, serve: _Step, answer: _Step) -> State:
+def _serve_at_once(state: State, number: int, serve: _Step, answer: _Step) -> State:
     """Serve a request, and deliver the response immediately."""
     served = serve(state, number)
     return answer(served, number) if served.processes[number].engine else served
@@ -122,12 +122,12 @@ def check_owners(state: State) -> None:
 # --- a process's requests ----------------------------------------------------------------------------------------
 
 
-def _with(state: State, number: int, process: Process, **changes: Any) -> State:
+def _replace_process(state: State, number: int, process: Process, **changes: Any) -> State:
     processes = (*state.processes[:number], process, *state.processes[number + 1 :])
     return state._replace(processes=processes, **changes)
 
 
-def _less(state: State, bound: str) -> State:
+def _spend(state: State, bound: str) -> State:
     """Subtract one from the remaining events of the kind `bound`, if they are limited."""
     number = getattr(state.left, bound)
     return state if number is None else state._replace(left=state.left._replace(**{bound: number - 1}))
@@ -164,26 +164,26 @@ def _start(state: State, number: int) -> State:
         latest_ms=1,
     )
     disks = {**state.disks, id: disk}
-    return _with(_less(state, "starts"), number, Process(id, engine), disks=disks)
+    return _replace_process(_spend(state, "starts"), number, Process(id, engine), disks=disks)
 
 
 def _kill(state: State, number: int) -> State:
     process = state.processes[number]
     stray = process.request if process.phase == "write" else state.stray
-    return _with(state, number, Process(process.id), stray=stray)
+    return _replace_process(state, number, Process(process.id), stray=stray)
 
 
 def _read(state: State, number: int) -> State:
     process = state.processes[number]
     engine, _ = _handle(state, process, protocol.Tick())
-    return _with(state, number, process._replace(engine=engine, phase="read", request=state.table))
+    return _replace_process(state, number, process._replace(engine=engine, phase="read", request=state.table))
 
 
-def _delayed(state: State, number: int, serve: _Step) -> State:
-    return serve(_less(state, "delays"), number)
+def _serve_late(state: State, number: int, serve: _Step) -> State:
+    return serve(_spend(state, "delays"), number)
 
 
-def _take_in(state: State, number: int) -> State:
+def _receive_snapshot(state: State, number: int) -> State:
     process = state.processes[number]
     snapshot, row = process.request, process.request.members.get(process.id)
     assert process.engine is not None
@@ -193,7 +193,7 @@ def _take_in(state: State, number: int) -> State:
         outputs = engine.handle(
             protocol.PositionsResolved(dict.fromkeys(state.covered, Position.before(0))), state.clocks
         )
-    if (ended := _ended(state, number, engine, outputs)) is not None:
+    if (ended := _check_failure(state, number, engine, outputs)) is not None:
         return ended
     if joined and row is not None and row.incarnation != own:
         raise Violation(f"{own} has read that {row.incarnation} has joined, and continues")
@@ -202,7 +202,7 @@ def _take_in(state: State, number: int) -> State:
         process = process._replace(engine=engine, phase="write", request=tuple(changes[0]))
     else:
         process = process._replace(engine=engine, phase="", request=None)
-    return _with(state, number, process)
+    return _replace_process(state, number, process)
 
 
 def _commit(state: State, number: int) -> State:
@@ -211,25 +211,27 @@ def _commit(state: State, number: int) -> State:
     outcome = apply(state.table, process.request)
     if outcome.after is not outcome.before:
         outcome = replace(outcome, after=replace(outcome.after, version=state.table.version + 1), seconds=0.0)
-        state = _written(state, outcome)
-    return _with(state, number, process._replace(phase="answer", request=outcome))
+        state = _apply_outcome(state, outcome)
+    return _replace_process(state, number, process._replace(phase="answer", request=outcome))
 
 
-def _take_answer(state: State, number: int) -> State:
+def _receive_outcome(state: State, number: int) -> State:
     process = state.processes[number]
     engine, outputs = _handle(state, process, protocol.Committed(process.request))
-    ended = _ended(state, number, engine, outputs)
-    return ended or _with(state, number, process._replace(engine=engine, phase="", request=None))
+    ended = _check_failure(state, number, engine, outputs)
+    return ended or _replace_process(state, number, process._replace(engine=engine, phase="", request=None))
 
 
 def _fail(state: State, number: int) -> State:
     process = state.processes[number]
     stray = process.request if process.phase == "write" else state.stray
     engine, _ = _handle(state, process, protocol.StoreFailed(writing=process.phase != "read"))
-    return _with(_less(state, "faults"), number, process._replace(engine=engine, phase="", request=None), stray=stray)
+    return _replace_process(
+        _spend(state, "faults"), number, process._replace(engine=engine, phase="", request=None), stray=stray
+    )
 
 
-def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protocol.Output]) -> State | None:
+def _check_failure(state: State, number: int, engine: MemberEngine, outputs: list[protocol.Output]) -> State | None:
     """The state after the process failed; None if it did not fail."""
     process = state.processes[number]
     for output in outputs:
@@ -237,14 +239,14 @@ def _ended(state: State, number: int, engine: MemberEngine, outputs: list[protoc
             row = state.table.members.get(process.id)
             if row is None or row.incarnation == engine.author.incarnation:
                 raise Violation(f"{engine.author.incarnation} fails: {output.error}")
-            return _with(state, number, Process(process.id))
+            return _replace_process(state, number, Process(process.id))
     return None
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
 
 
-def _written(state: State, outcome: Outcome) -> State:
+def _apply_outcome(state: State, outcome: Outcome) -> State:
     """The state after a commit, which is checked. Invalidates the stray commit."""
     before, after, forced = outcome.before.leases, outcome.after.leases, set(state.forced)
     for transition in outcome.accepted:
@@ -255,7 +257,7 @@ def _written(state: State, outcome: Outcome) -> State:
             row = outcome.after.members.get(transition.by.id) or outcome.before.members.get(transition.by.id)
             if transition.epoch != old.epoch or (row and row.incarnation != transition.by.incarnation):
                 raise Violation(f"a checkpoint of {transition.by.incarnation} in epoch {transition.epoch} is accepted")
-        if isinstance(transition, Claim) and _by_force(state, transition, old):
+        if isinstance(transition, Claim) and _is_forced(state, transition, old):
             forced.add((old.partition, old.epoch))
         if isinstance(transition, (HandOver, Release)):
             for process in state.processes:
@@ -269,10 +271,10 @@ def _written(state: State, outcome: Outcome) -> State:
             raise Violation(f"the checkpoint of partition {partition} falls to {lease.checkpoint}")
         if lease.checkpoint and lease.checkpoint.next > state.covered[partition]:
             raise Violation(f"event {lease.checkpoint.next - 1} of partition {partition} counts as read, and was not")
-    return state._replace(table=outcome.after, stray=(), forced=_remembered(state, forced))
+    return state._replace(table=outcome.after, stray=(), forced=_still_unknown(state, forced))
 
 
-def _by_force(state: State, claim: Claim, old: Lease) -> bool:
+def _is_forced(state: State, claim: Claim, old: Lease) -> bool:
     """Whether the owner of `old` might not know yet that its lease has ended, because a later process of the same
     member has claimed it, or because its handover was overdue. Raises `Violation` if the claim is not valid."""
     if old.owner == claim.by.id:
@@ -287,7 +289,7 @@ def _by_force(state: State, claim: Claim, old: Lease) -> bool:
     return True
 
 
-def _remembered(state: State, forced: set[tuple[str, int]]) -> frozenset[tuple[str, int]]:
+def _still_unknown(state: State, forced: set[tuple[str, int]]) -> frozenset[tuple[str, int]]:
     """The entries of `forced` that some process might not know yet."""
     known = set()
     for process in state.processes:
@@ -305,7 +307,7 @@ def _arrive_stray(state: State) -> State:
     outcome = apply(state.table, state.stray)
     if outcome.after is outcome.before:
         return state._replace(stray=())
-    return _written(state, replace(outcome, after=replace(outcome.after, version=state.table.version + 1)))
+    return _apply_outcome(state, replace(outcome, after=replace(outcome.after, version=state.table.version + 1)))
 
 
 def _request(state: State, lease: Lease, to: Member) -> State:
@@ -319,8 +321,8 @@ def _request(state: State, lease: Lease, to: Member) -> State:
         timeout_ms=1000 * _HANDOVER_TIMEOUT,
     )
     outcome = apply(state.table, [change])
-    return _written(
-        _less(state, "requests"), replace(outcome, after=replace(outcome.after, version=state.table.version + 1))
+    return _apply_outcome(
+        _spend(state, "requests"), replace(outcome, after=replace(outcome.after, version=state.table.version + 1))
     )
 
 
@@ -346,7 +348,7 @@ def _begin(state: State, number: int) -> State:
     processes[number] = process._replace(engine=engine, batch=batch)
     resume = {p: ResumePoint(first, 0, epoch) for p, (epoch, first, _) in batch.items()}
     disks = {**state.disks, process.id: state.disks[process.id]._replace(resume=resume)}
-    return _less(state, "batches")._replace(processes=tuple(processes), opened=opened, disks=disks)
+    return _spend(state, "batches")._replace(processes=tuple(processes), opened=opened, disks=disks)
 
 
 def _finish(state: State, number: int) -> State:
@@ -365,7 +367,7 @@ def _finish(state: State, number: int) -> State:
     engine.finish_batch(progress)
     disk = Disk(state.disks[process.id].starts, {}, progress)
     disks = {**state.disks, process.id: disk}
-    return _with(state, number, process._replace(engine=engine, batch=None), covered=covered, disks=disks)
+    return _replace_process(state, number, process._replace(engine=engine, batch=None), covered=covered, disks=disks)
 
 
 def _pass_time(state: State) -> State:
@@ -406,9 +408,9 @@ def has_settled(state: State) -> bool:
 
 def settled(state: State) -> State:
     """The state after all members have started and the group has settled. None of the bounded events have happened."""
-    after = state._replace(left=Left(starts=None))
-    for _ in range(_SETTLES_WITHIN):
+    after = state._replace(left=Budget(starts=None))
+    for _ in range(_MAX_SETTLING_ACTIONS):
         if (label := without_faults(after)) == PASSES and has_settled(after):
             return after._replace(left=state.left)
         after = dict(actions(after))[label]()
-    raise Violation(f"the group has not settled within {_SETTLES_WITHIN} actions")
+    raise Violation(f"the group has not settled within {_MAX_SETTLING_ACTIONS} actions")

@@ -68,14 +68,14 @@ class _Relative:
             (
                 self.names[process.id],
                 self.run(process.engine.author.incarnation),
-                self.once(process, partial(self.process, process)),
+                self.cached_hash(process, partial(self.process, process)),
             )
             for process in state.processes
             if process.engine is not None
         ]
         return (
             state.left,
-            self.once(None, lambda: self.rows(state.table)),
+            self.cached_hash(None, lambda: self.rows(state.table)),
             tuple(sorted(processes, key=lambda entry: entry[:2])),
             tuple(self.disk(state.disks[id]) for id in self.ids),
             self.transitions(state.stray),
@@ -180,7 +180,7 @@ class _Relative:
             tuple((p, ahead) for p, ahead, behind in progress if ahead > 0 and not behind),
         )
 
-    def once(self, part: Any, key: Callable[[], Key]) -> int:
+    def cached_hash(self, part: Any, key: Callable[[], Key]) -> int:
         """The hash of `key()`, which is the key of `part`. Cached."""
         known = (id(part), *self._context)
         if known not in self._known:
@@ -230,8 +230,8 @@ class _Relative:
             self.ago(written.heartbeat, _THIRD),
             (written.failing or self.world.left.faults != 0) and self.ago(written.at, _HALF),
             written.failing,
-            tuple(map(self.believed, belief.leases.values())),
-            self.observed(engine),
+            tuple(map(self.believed_lease, belief.leases.values())),
+            self.observation_key(engine),
             tuple(
                 (
                     p,
@@ -250,7 +250,7 @@ class _Relative:
             turn and self.ago(turn.now.monotonic, _LEASE),
         )
 
-    def believed(self, lease: Lease) -> Key:
+    def believed_lease(self, lease: Lease) -> Key:
         at, newest = lease.checkpoint, self.table.leases.get(lease.partition)
         return (
             self.names[lease.owner],
@@ -260,7 +260,7 @@ class _Relative:
             lease.handover and newest is not None and newest.handover == lease.handover,
         )
 
-    def observed(self, engine: MemberEngine) -> Key:
+    def observation_key(self, engine: MemberEngine) -> Key:
         """The observations, except those of the member itself, which it does not use."""
         member = engine._member
         seen, last = member.group_state.observations, member.group_state.observations._last
@@ -269,14 +269,15 @@ class _Relative:
         members = {id: at for id, at in seen.members.items() if id != engine.author.id}
         return (
             seen.begun,
-            last and (last.leases is member.group_state.leases or tuple(map(self.believed, last.leases.values()))),
+            last
+            and (last.leases is member.group_state.leases or tuple(map(self.believed_lease, last.leases.values()))),
             last and tuple(sorted(self.member(row)[:4] for row in last.members.values())),
-            self.since(leases),
+            self.observation_ages(leases),
             tuple(sorted((self.names[id], self.ago(at.since, _LEASE), at.cold) for id, at in members.items())),
-            self.since(seen.handovers, _HANDOVER),
+            self.observation_ages(seen.handovers, _HANDOVER),
         )
 
-    def since(self, observed: Mapping[str, Observation], most: int = _LEASE) -> Key:
+    def observation_ages(self, observed: Mapping[str, Observation], most: int = _LEASE) -> Key:
         return tuple(sorted((p, self.ago(seen.since, most), seen.cold) for p, seen in observed.items()))
 
     def progress(self, progress: Mapping[str, Any]) -> Key:

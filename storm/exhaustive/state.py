@@ -22,7 +22,7 @@ class Violation(Exception):
     """Something that must never happen."""
 
 
-class Left(NamedTuple):
+class Budget(NamedTuple):
     """How often each kind of event can still happen; None means any number of times. `delays` are late answers,
     `faults` are requests that fail or whose answer is lost, and `requests` are any member's requests for a handover."""
 
@@ -70,14 +70,14 @@ class State(NamedTuple):
     table: Snapshot
     processes: tuple[Process, ...]
     disks: Mapping[str, Disk]
-    left: Left
+    left: Budget
     stray: tuple[Transition, ...] = ()
     forced: frozenset[tuple[str, int]] = frozenset()
     opened: Mapping[str, int] = {}
     covered: Mapping[str, int] = {}
 
     @classmethod
-    def first(cls, members: Sequence[str], partitions: int, left: Left) -> State:
+    def first(cls, members: Sequence[str], partitions: int, left: Budget) -> State:
         """The first state: an empty table, and processes that have not started."""
         table = Snapshot(Group("namespace", "hub", "$default"))
         covered = {str(partition): 0 for partition in range(partitions)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.storage.azurite import azurite, make_container, missing
+from chaos.storage.azurite import azurite, make_container, missing_requirement
 from chaos.storage.proxy import StorageProxy
 from tests.azure_storage.tables import Table
 from tests.lease_table.store_conformance import ANN, BOB, filled
@@ -25,7 +25,7 @@ def storage() -> Iterator[str]:
 
 def require_azurite() -> None:
     """Skip the test where Azurite is missing, or fail where it must be there."""
-    if problem := missing():
+    if problem := missing_requirement():
         if os.environ.get("EHBALANCE_REQUIRE_AZURITE"):
             pytest.fail(problem)
         pytest.skip(problem)

@@ -262,7 +262,7 @@ def test_unchanged_state_takes_one_request(mine: BlobStore, proxy: StorageProxy)
         ([checkpoint("0", 3), checkpoint("1", 3)], {RequestKind.LIST: 1, RequestKind.PUT: 2}, 0),
         ([renew("0")], {RequestKind.LIST: 1, RequestKind.CONDITIONAL_PUT: 1}, 1),
     ):
-        with proxy.counted() as counted:
+        with proxy.count_requests() as counted:
             after = commit(mine, mine.read(), transitions).after
         assert counted == requests
         assert after.leases["0"].renewal == claimed.leases["0"].renewal + renewals

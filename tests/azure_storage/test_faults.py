@@ -40,7 +40,7 @@ def test_fault_at_any_request_of_a_commit_is_harmless(table: Table, proxy: Stora
             committed(other, Heartbeat(by=BOB, at_ms=number))
             before = table.renewals()
             proxy.disturb(Rule(fault, skip=number, times=1))
-            with proxy.counted() as requests:
+            with proxy.count_requests() as requests:
                 done = renewed(store)
             proxy.disturb()
             assert done is not False

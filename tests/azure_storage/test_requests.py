@@ -24,7 +24,7 @@ def cost(proxy: StorageProxy) -> Cost:
     """The requests of something that is done."""
 
     def counted(done: Callable[[], object]) -> dict[RequestKind, int]:
-        with proxy.counted() as requests:
+        with proxy.count_requests() as requests:
             done()
         print({kind.value: count for kind, count in requests.items()})
         return dict(requests)

@@ -233,7 +233,7 @@ def test_all_attempts_share_a_deadline(silent: bool, way: dict[str, str], monkey
     def refuse(endpoint: PublisherEndpoint, _: bytes, __: int, number: int | None) -> None:
         refusals.append(number)
         error = rejected(AmqpError("amqp:internal-error", "why"))
-        asyncio.get_running_loop().call_later(0.6 * len(refusals), endpoint._settle_late, number, error)
+        asyncio.get_running_loop().call_later(0.6 * len(refusals), endpoint._settle_and_flush, number, error)
 
     monkeypatch.setattr(PublisherEndpoint, "on_message", refuse)
     with Emulator({HUB: 1}, websocket_port=0) as emulator:

@@ -55,7 +55,7 @@ from storm.witness import Loss, kind_of_change
 LENGTH, FAULTS_END = 3600.0, 2700.0
 
 #: Seconds after the hour in which an uneven group has to become even: a cool-down of `transfer`, and some cycles.
-SETTLING = 300.0
+SETTLING_SECONDS = 300.0
 
 #: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to `SKEW_MS`: two of them
 #: differ by no more than `CLOCK_SKEW_ALLOWANCE`.
@@ -127,7 +127,7 @@ class Process(Node):
         self.read_at, self.blind_until = float("inf"), float("-inf")
         #: The newest version that the engine was given, when the store last did not answer a read, and when the table
         #: last had not changed for half a lease duration.
-        self.known, self.away_at, self.unwritable_at = -1, float("-inf"), float("-inf")
+        self.known, self.unreachable_at, self.unwritable_at = -1, float("-inf"), float("-inf")
 
     @property
     def monotonic(self) -> float:
@@ -161,8 +161,8 @@ class Process(Node):
         self._busy = False
         self._read_at(max(self._now, self._member.due() / (1 + self.drift)), self._balance)
 
-    def _reaches(self) -> bool:
-        return not self._world.store.away and self._now >= self.unreachable_until
+    def _can_reach_store(self) -> bool:
+        return not self._world.store.unreachable and self._now >= self.unreachable_until
 
     def _answer(self, after: float, step: int, action: Callable[[], None]) -> None:
         """The process gets an answer, unless it has given up the request of that `step`."""
@@ -174,20 +174,20 @@ class Process(Node):
     def _request(self, then: Callable[[Reading], None]) -> None:
         self._busy, self._step, store = True, self._step + 1, self._world.store
         self._member.handle(protocol.Tick(), self._clocks())
-        half = store.read_time(1 + store.remaining_requests(self._known)) * self.slowness / 2
+        half = store.read_time(1 + store.remaining_requests(self._known_version)) * self.slowness / 2
         self._world.engine.at(self._now + half, partial(self._serve, then, self._step, half))
 
     def _serve(self, then: Callable[[Reading], None], step: int, half: float) -> None:
-        snapshot = self._world.store.snapshot if self._reaches() else None
+        snapshot = self._world.store.snapshot if self._can_reach_store() else None
         still = self._now - self.group.changed_at > self.group.lease_duration / 2
         self._answer(half, step, partial(then, Reading(snapshot, self._now + half, still)))
 
     def _balance(self, reading: Reading) -> None:  # type: ignore[override]
         if reading.snapshot is None:
-            self.away_at = reading.arrived
-            self._failed(writing=False)
+            self.unreachable_at = reading.arrived
+            self._report_failure(writing=False)
             return
-        joined, self.away_at = self._member._member.joined, float("-inf")
+        joined, self.unreachable_at = self._member._member.joined, float("-inf")
         self.known = max(self.known, reading.snapshot.version)
         if self._now - self.read_at > self._member._member.duration.shortest / 2:
             self.blind_until = self._now
@@ -207,7 +207,7 @@ class Process(Node):
         half = (store.attempt_time() * self.slowness + (rng.uniform(1, 25) if fate == "delayed" else 0)) / 2
         arrives = rng.uniform(1, 6) * TIMEOUT if fate == "late" else half
         if fate in ("late", "unsent"):
-            self._answer(TIMEOUT, self._step, partial(self._failed, writing=True))
+            self._answer(TIMEOUT, self._step, partial(self._report_failure, writing=True))
         if fate == "raced":
             self._answer(half, self._step, partial(self._handle, protocol.RacesLost()))
         elif fate != "unsent":
@@ -229,18 +229,18 @@ class Process(Node):
         fate: str,
     ) -> None:
         """The commit is at the store: it wins if the table is still `base`."""
-        store, action = self._world.store, partial(self._failed, writing=True)
-        if self._reaches() and self._now >= max(self.read_only_until, self.group.read_only_until):
+        store, action = self._world.store, partial(self._report_failure, writing=True)
+        if self._can_reach_store() and self._now >= max(self.read_only_until, self.group.read_only_until):
             if store.snapshot.version != base.version:
                 action = partial(self._conflict, changes, attempt, since, began)
             else:
                 outcome = apply(base, changes)
                 if outcome.after is not base:
                     outcome = replace(outcome, after=store.write(outcome.after), seconds=self._now - began)
-                    self.group.landed(outcome)
+                    self.group.check_commit(outcome)
                 action = partial(self._committed, outcome, since)
         if fate == "unknown":
-            half, action = TIMEOUT, partial(self._failed, writing=True)
+            half, action = TIMEOUT, partial(self._report_failure, writing=True)
         if fate != "late":
             self._answer(half, step, action)
 
@@ -260,7 +260,7 @@ class Process(Node):
         self, changes: Sequence[Transition], attempt: int, since: float, reading: Reading
     ) -> None:
         if reading.snapshot is None:
-            self._failed(writing=True)
+            self._report_failure(writing=True)
         else:
             self._attempt(changes, reading.snapshot, attempt, since)
 
@@ -303,7 +303,7 @@ class Process(Node):
         self._meter = self._meter.batch_ended(self._now)
         for p, (epoch, first, end) in batch.ranges.items():
             cut = min((at for later, at in self.group.opened[p].items() if later > epoch), default=None)
-            read_to = end if cut is None else first + int(batch.part(cut) * (end - first))
+            read_to = end if cut is None else first + int(batch.fraction_read(cut) * (end - first))
             self.group.finished(self, p, epoch, first, read_to)
         progress = {p: Progress(epoch, Position(end - 1)) for p, (epoch, _, end) in batch.ranges.items()}
         self._positions |= {p: (epoch, end) for p, (epoch, _, end) in batch.ranges.items()}
@@ -344,7 +344,7 @@ class RandomGroup:
         self.disks: defaultdict[str, Disk] = defaultdict(Disk)
         self.processes: list[Process] = []
         self.changed_at = self.read_only_until = 0.0
-        self.signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
+        self.renewals: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
         self.losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
         self.opened: defaultdict[str, dict[int, float]] = defaultdict(dict)  # receivers at the hub, by epoch
         self.sought: dict[str, int] = {}  # the epoch since the last seek
@@ -358,8 +358,8 @@ class RandomGroup:
         """Play the hour. Raises `Violation`."""
         at = 30.0
         while (at := at + self.rng.expovariate(1 / self.pace)) < FAULTS_END:
-            self.engine.at(at, partial(self._happen, self.rng.choice(_HAPPENINGS)))
-        self.engine.at(FAULTS_END, self._calm_down)
+            self.engine.at(at, partial(self._run_happening, self.rng.choice(_HAPPENINGS)))
+        self.engine.at(FAULTS_END, self._end_faults)
         try:
             self.engine.run(LENGTH)
             self._check_end()
@@ -392,7 +392,7 @@ class RandomGroup:
             return
         snapshot, now = self.store.snapshot, self.engine.now
         for p, epoch in process.may_plan().items():
-            renewed, duration = self.signs[p, epoch]
+            renewed, duration = self.renewals[p, epoch]
             if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
                 what = f"{process.author.incarnation} plans {now - renewed:.3f} s after its last sign of life"
                 raise Violation(f"{what}, with a lease duration of {duration:g} s", p)
@@ -408,11 +408,11 @@ class RandomGroup:
 
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table does not answer `process`, or nobody could write it a short time ago."""
-        away, unwritable = self.engine.now - process.away_at, self.engine.now - process.unwritable_at
+        away, unwritable = self.engine.now - process.unreachable_at, self.engine.now - process.unwritable_at
         longest = self.longest_duration() * (1 + 2 * DRIFT)
         return away < 4 * process.settings.balance_interval * (1 + 2 * DRIFT) or unwritable < longest / 3
 
-    def landed(self, outcome: Outcome) -> None:
+    def check_commit(self, outcome: Outcome) -> None:
         """A commit has been written."""
         before, after, now = outcome.before, outcome.after, self.engine.now
         self.changed_at = now
@@ -425,13 +425,13 @@ class RandomGroup:
                 self.takers.pop(transition.partition, None)
         for p, lease in after.leases.items():
             if (old := before.leases.get(p, Lease(p))) is not lease:
-                self._landed(old, lease, by_partition[p], after)
+                self._check_lease_change(old, lease, by_partition[p], after)
         for transition in outcome.accepted:
             row = after.members.get(transition.by.id) or before.members.get(transition.by.id)
             if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
                 raise Violation(f"the checkpoint of {transition.by.incarnation} was accepted", transition.partition)
             if isinstance(transition, (HandOver, Release)) and self.max_stall is None:
-                self._check_given_back(transition)
+                self._check_release(transition)
         for id, row in after.members.items():
             # What an earlier process of the member took just before this one joined is released by its next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self.takers.get(p) in (None, row.incarnation)]
@@ -441,14 +441,14 @@ class RandomGroup:
             if process.running and after.ownership is not before.ownership:
                 self.check(process)
 
-    def _check_given_back(self, transition: HandOver | Release) -> None:
+    def _check_release(self, transition: HandOver | Release) -> None:
         """A continuing query releases nothing of its batch in flight."""
         p = transition.partition
         for process in self.processes:
             if process.running and process.author == transition.by and process.reads(p, transition.epoch):
                 raise Violation(f"{process.author.incarnation} gives it back during its batch", p)
 
-    def _landed(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
+    def _check_lease_change(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
         p, was, checkpoint = lease.partition, old.checkpoint, lease.checkpoint
         for transition in transitions:
             if isinstance(transition, Seek):
@@ -463,7 +463,7 @@ class RandomGroup:
         if checkpoint is not None and checkpoint.next > self.covered.setdefault(p, 0):
             raise Violation(f"events {self.covered[p]} to {checkpoint.next - 1} are checkpointed and were not read", p)
         if lease.owner is not None and lease.counter != old.counter:
-            self.signs[p, lease.epoch] = self.engine.now, self._duration(lease.owner)
+            self.renewals[p, lease.epoch] = self.engine.now, self._duration(lease.owner)
         if lease.epoch > old.epoch:
             kind = kind_of_change(old, lease, transitions)
             if kind == "expiry" and self._was_blind(after.members[lease.owner or ""], self._duration(old.owner or "")):
@@ -508,14 +508,14 @@ class RandomGroup:
     def _check_even(self) -> None:
         """Check that the partitions are evenly shared. A member that has just lost a lease to contention may wait for a
         steal or a cool-down first."""
-        uneven = self._uneven()
-        while uneven and self.engine.now < LENGTH + SETTLING:
+        uneven = self._describe_imbalance()
+        while uneven and self.engine.now < LENGTH + SETTLING_SECONDS:
             self.engine.run(self.engine.now + 10.0)
-            uneven = self._uneven()
+            uneven = self._describe_imbalance()
         if uneven:
             raise Violation(uneven)
 
-    def _uneven(self) -> str:
+    def _describe_imbalance(self) -> str:
         """How the partitions are shared, if unevenly."""
         snapshot, active = self.store.snapshot, self._active()
         limits = {row.id: row.max_owned for row in active}
@@ -523,12 +523,12 @@ class RandomGroup:
         ledger.change(limits, len(self.hub.ids))
         owned = {id: snapshot.ownership.owned.get(id, ()) for id in limits}
         counts, names = [len(theirs) for theirs in owned.values()], {row.strategy for row in active}
-        if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._tolerable(owned)):
+        if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._is_tolerable(owned)):
             unowned = [p for p in self.hub.ids if p not in snapshot.leases or snapshot.leases[p].owner is None]
             return f"uneven at the end: {counts} with {names} and {limits}, unowned {unowned}"
         return ""
 
-    def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
+    def _is_tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
         """Whether the measured loads, by which cooperative and transfer share, are within `transfer.target`, and no
         member is idle."""
         known = demands(self.store.snapshot)
@@ -537,7 +537,7 @@ class RandomGroup:
 
     # --- what happens to the group -------------------------------------------------------------------------------
 
-    def _happen(self, what: str) -> None:
+    def _run_happening(self, what: str) -> None:
         getattr(self, f"_{what}")()
 
     def _running(self) -> list[Process]:
@@ -546,14 +546,14 @@ class RandomGroup:
     def _awake(self) -> list[Process]:
         return [process for process in self.processes if process.is_awake]
 
-    def _some(self, what: str) -> list[Process]:
+    def _choose_process(self, what: str) -> list[Process]:
         """One of the processes that are awake, if there is one, for what is counted."""
         chosen = [self.rng.choice(awake)] if (awake := self._awake()) else []
         for process in chosen:
             self.count(what, process)
         return chosen
 
-    def _for(self, longest: float, shortest: float = 1.0) -> float:
+    def _end_time(self, longest: float, shortest: float = 1.0) -> float:
         """Until when something lasts that begins now."""
         return min(FAULTS_END, self.engine.now + self.rng.uniform(shortest, self.rng.choice((longest, longest / 6))))
 
@@ -584,13 +584,13 @@ class RandomGroup:
             process.pause(until - self.engine.now)
             self.engine.at(process.suspended_until, partial(self.check, process))
 
-    def _order(self, order: Transition) -> None:
+    def _apply_order(self, order: Transition) -> None:
         outcome = apply(self.store.snapshot, [order])
-        if self.store.away or self.engine.now < self.read_only_until or not outcome.accepted:
+        if self.store.unreachable or self.engine.now < self.read_only_until or not outcome.accepted:
             return
         self.count(type(order).__name__.lower())
         if outcome.after is not outcome.before:
-            self.landed(replace(outcome, after=self.store.write(outcome.after)))
+            self.check_commit(replace(outcome, after=self.store.write(outcome.after)))
 
     def _join(self) -> None:
         if len({process.name for process in self._running()}) < 12:
@@ -598,67 +598,67 @@ class RandomGroup:
             self._start(f"member-{len(self.disks)}")
 
     def _leave(self) -> None:
-        for process in self._some("leave"):
+        for process in self._choose_process("leave"):
             process.stop(lambda: None)
 
     def _leave_slowly(self) -> None:
-        for process in self._some("drain itself"):
+        for process in self._choose_process("drain itself"):
             process.drain_itself()
 
     def _kill(self) -> None:
-        for process in self._some("kill"):
+        for process in self._choose_process("kill"):
             process.crash()
 
     def _restart(self) -> None:
-        for process in self._some("restart"):
+        for process in self._choose_process("restart"):
             process.crash() if self.rng.random() < 0.7 else process.stop(lambda: None)
-            self.engine.at(self._for(60.0, 0.0), partial(self._start_again, process))
+            self.engine.at(self._end_time(60.0, 0.0), partial(self._start_replacement, process))
 
-    def _start_again(self, process: Process) -> None:
+    def _start_replacement(self, process: Process) -> None:
         process.crash()  # if it has not ended by now
         self._start(process.name)
 
     def _twin(self) -> None:
-        for process in self._some("twin"):
+        for process in self._choose_process("twin"):
             self._start(process.name)
 
     def _suspend(self) -> None:
-        for process in self._some("suspend"):
-            seconds = self._for(300.0) - self.engine.now
+        for process in self._choose_process("suspend"):
+            seconds = self._end_time(300.0) - self.engine.now
             if self.rng.random() < 0.5:
                 process.pause_at_commit = seconds
             else:
                 self.pause(process, seconds)
 
     def _unreachable(self) -> None:
-        for process in self._some("unreachable"):
-            process.unreachable_until = self._for(180.0)
+        for process in self._choose_process("unreachable"):
+            process.unreachable_until = self._end_time(180.0)
 
     def _read_only(self) -> None:
-        for process in self._some("read only"):
-            process.read_only_until = self._for(180.0)
+        for process in self._choose_process("read only"):
+            process.read_only_until = self._end_time(180.0)
 
     def _all_read_only(self) -> None:
         self.count("all read only")
-        self.read_only_until = self._for(180.0)
+        self.read_only_until = self._end_time(180.0)
 
     def _outage(self) -> None:
-        if not self.store.away:
+        if not self.store.unreachable:
             self.count("outage")
-            self.store.away = True
-            self.engine.at(self._for(180.0), partial(setattr, self.store, "away", False))
+            self.store.unreachable = True
+            self.engine.at(self._end_time(180.0), partial(setattr, self.store, "unreachable", False))
 
     def _bad_commits(self) -> None:
-        for process in self._some("bad commits"):
-            process.bad_commits_until = self._for(120.0)
+        for process in self._choose_process("bad commits"):
+            process.bad_commits_until = self._end_time(120.0)
 
     def _slow_store(self) -> None:
         self.count("slow store")
         self.store.slowness = self.rng.choice((3.0, 10.0))
-        self.engine.at(self._for(120.0), partial(setattr, self.store, "slowness", 1.0))
+        self.engine.at(self._end_time(120.0), partial(setattr, self.store, "slowness", 1.0))
 
     def _clock(self) -> None:
-        for process in self._some("wall clock"):
+        for process in self._choose_process("wall clock"):
             process.skew_ms = self.rng.randint(-SKEW_MS, SKEW_MS)
 
     def _grow(self) -> None:
@@ -666,7 +666,7 @@ class RandomGroup:
             self.count("partitions added")
             self.hub.add([100.0] * self.rng.randint(1, min(4, 40 - len(self.hub.ids))), self.engine.now)
 
-    def _ordered(self) -> None:
+    def _give_order(self) -> None:
         """An operator's order."""
         rng, leases, members = self.rng, self.store.snapshot.leases, self.store.snapshot.members
         if not leases or not members:
@@ -682,12 +682,12 @@ class RandomGroup:
             Drain(by=OPERATOR, at_ms=at_ms, member=to, undo=True),
             Seek(by=OPERATOR, at_ms=at_ms, partition=p, position=position, force=rng.random() < 0.8),
         ]
-        self._order(rng.choice(orders))
+        self._apply_order(rng.choice(orders))
 
-    def _calm_down(self) -> None:
+    def _end_faults(self) -> None:
         """Nothing happens any more: pins are removed, and somebody is there who is not drained."""
         for p in self.store.snapshot.ownership.pins:
-            self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
+            self._apply_order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         members = self.store.snapshot.members
         drained = {id for id, row in members.items() if row.state is MemberState.LEAVING}
         if not any(not process.leaving and process.name not in drained for process in self._running()):
@@ -697,7 +697,7 @@ class RandomGroup:
 _HAPPENINGS = (
     *("join", "join", "leave", "leave_slowly", "kill", "kill", "restart", "restart", "twin", "suspend", "suspend"),
     *("suspend", "unreachable", "read_only", "all_read_only", "outage", "bad_commits", "bad_commits", "slow_store"),
-    *("clock", "grow", "ordered", "ordered", "ordered", "ordered"),
+    *("clock", "grow", "give_order", "give_order", "give_order", "give_order"),
 )
 
 

@@ -20,7 +20,7 @@ from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.snapshot import Snapshot
 from storm.exhaustive.__main__ import Case, explore
-from storm.exhaustive.state import LEASE, Left
+from storm.exhaustive.state import LEASE, Budget
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +32,11 @@ def _quiet() -> Iterator[None]:
 
 #: Two members that have shared what there is, and may be killed; with a handover, and with one during a batch; and a
 #: second process of a member.
-DEATHS = Case("ab", 1, Left(starts=0), settled=True)
-SHARED = Case("ab", 2, Left(starts=0), settled=True)
-HANDOVER = Case("ab", 1, Left(starts=0, delays=1, requests=1), settled=True)
-BATCH = Case("ab", 1, Left(starts=0, batches=1, requests=1), settled=True)
-TWINS = Case("aa", 1, Left(starts=1), settled=True)
+DEATHS = Case("ab", 1, Budget(starts=0), settled=True)
+SHARED = Case("ab", 2, Budget(starts=0), settled=True)
+HANDOVER = Case("ab", 1, Budget(starts=0, delays=1, requests=1), settled=True)
+BATCH = Case("ab", 1, Budget(starts=0, batches=1, requests=1), settled=True)
+TWINS = Case("aa", 1, Budget(starts=1), settled=True)
 
 
 @pytest.mark.parametrize(("case", "depth"), [(DEATHS, 9), (BATCH, 7), (TWINS, 100)], ids=["deaths", "batch", "twins"])

@@ -84,19 +84,19 @@ def encode(value: Any) -> bytes:
     if kind is uuid.UUID:
         return b"\x98" + bytes(value.bytes)
     if kind in _NUMBERS:
-        return _number(value, kind)
+        return _encode_number(value, kind)
     if kind in _TEXTS:
         code, to_bytes = _TEXTS[kind]
-        return _sized(code, to_bytes(value))
+        return _encode_sized(code, to_bytes(value))
     if kind is Array:
-        return _counted(0xF0, len(value), _elements(value))
+        return _encode_counted(0xF0, len(value), _encode_elements(value))
     if kind in (list, dict):
         parts = list(map(encode, value if kind is list else chain.from_iterable(value.items())))
-        return _counted(0xD0 if kind is list else 0xD1, len(parts), b"".join(parts))
+        return _encode_counted(0xD0 if kind is list else 0xD1, len(parts), b"".join(parts))
     raise TypeError(f"AMQP has no type for {kind.__name__}")
 
 
-def _number(value: Any, kind: type) -> bytes:
+def _encode_number(value: Any, kind: type) -> bytes:
     code, lowest, beyond = _SMALL.get(kind, (0, 0, 0))
     if lowest <= value < beyond:
         return bytes((code, value & 0xFF))
@@ -107,20 +107,20 @@ def _number(value: Any, kind: type) -> bytes:
         raise ValueError(f"{value!r} is out of range for AMQP type {kind.__name__}") from None
 
 
-def _sized(code: int, raw: bytes) -> bytes:
+def _encode_sized(code: int, raw: bytes) -> bytes:
     """Encode a text in the form `code`, or in the form with a one-byte size if it is short enough."""
     if len(raw) < 256:
         return bytes((code - 0x10, len(raw))) + raw
     return struct.pack(">BI", code, len(raw)) + raw
 
 
-def _counted(code: int, count: int, body: bytes) -> bytes:
+def _encode_counted(code: int, count: int, body: bytes) -> bytes:
     if count < 256 and len(body) < 255:
         return bytes((code - 0x10, len(body) + 1, count)) + body
     return struct.pack(">BII", code, len(body) + 4, count) + body
 
 
-def _elements(values: Array) -> bytes:
+def _encode_elements(values: Array) -> bytes:
     """Encode the constructor that an array's texts share, and the texts."""
     kinds = {type(value) for value in values}
     if not kinds:
@@ -168,10 +168,10 @@ def skip(data: bytes, pos: int) -> int:
         pos = skip(data, pos + 1)
     if pos >= len(data):
         raise DecodeError("a value is missing")
-    return _end(data, pos + 1, data[pos])
+    return _value_end(data, pos + 1, data[pos])
 
 
-def _end(data: bytes, pos: int, code: int) -> int:
+def _value_end(data: bytes, pos: int, code: int) -> int:
     """The end of a value of type `code` whose bytes start at `pos`. Raises DecodeError if the end is beyond `data`."""
     width = _WIDTHS.get(code >> 4)
     if width is None:
@@ -187,28 +187,28 @@ def _end(data: bytes, pos: int, code: int) -> int:
 def decode(data: bytes, pos: int = 0) -> tuple[Any, int]:
     """The value at `pos`, and its end. Raises DecodeError if the value is malformed."""
     try:
-        return _value(data, pos)
+        return _decode_value(data, pos)
     except UnicodeDecodeError as error:
         raise DecodeError(f"a text is not valid {error.encoding}") from None
     except RecursionError:
         raise DecodeError("values are nested too deeply") from None
 
 
-def _value(data: bytes, pos: int) -> tuple[Any, int]:
+def _decode_value(data: bytes, pos: int) -> tuple[Any, int]:
     if pos >= len(data):
         raise DecodeError("a value is missing")
     code = data[pos]
     if code:
-        return _typed(data, code, pos + 1)
-    descriptor, pos = _value(data, pos + 1)
-    value, pos = _value(data, pos)
+        return _decode_typed(data, code, pos + 1)
+    descriptor, pos = _decode_value(data, pos + 1)
+    value, pos = _decode_value(data, pos)
     return Described(descriptor, value), pos
 
 
-def _typed(data: bytes, code: int, pos: int) -> tuple[Any, int]:
+def _decode_typed(data: bytes, code: int, pos: int) -> tuple[Any, int]:
     if code in _CONSTANTS:
         return _CONSTANTS[code], pos
-    end, kind = _end(data, pos, code), code >> 4
+    end, kind = _value_end(data, pos, code), code >> 4
     if code in _SCALARS:
         return _SCALARS[code](data[pos + _SIZE_FIELD.get(kind, 0) : end]), end
     field = _SIZE_FIELD.get(kind, 0)
@@ -218,27 +218,27 @@ def _typed(data: bytes, code: int, pos: int) -> tuple[Any, int]:
         raise DecodeError(f"unknown type 0x{code:02x}, or {count} elements in {end - start} bytes")
     values: list[Any] = []
     if kind in (0xE, 0xF):
-        values, start = _array(data, count, start) if count else (Array(), end)
+        values, start = _decode_array(data, count, start) if count else (Array(), end)
     else:
         for _ in range(count):
-            value, start = _value(data, start)
+            value, start = _decode_value(data, start)
             values.append(value)
     if start != end:
         raise DecodeError("the elements do not fill their list, map or array")
-    return (_map(values) if code & 0xEF == 0xC1 else values), end
+    return (_decode_map(values) if code & 0xEF == 0xC1 else values), end
 
 
-def _map(flat: list[Any]) -> dict[Any, Any]:
+def _decode_map(flat: list[Any]) -> dict[Any, Any]:
     try:
         return dict(zip(flat[::2], flat[1::2], strict=True))
     except (TypeError, ValueError):
         raise DecodeError("a map has a key without a value, or a key that is a collection") from None
 
 
-def _array(data: bytes, count: int, pos: int) -> tuple[Array, int]:
+def _decode_array(data: bytes, count: int, pos: int) -> tuple[Array, int]:
     """Decode the elements, which share the constructor at `pos`. Returns them and their end."""
     values, code, pos = Array(), data[pos], pos + 1
     for _ in range(count):
-        value, pos = _typed(data, code, pos)
+        value, pos = _decode_typed(data, code, pos)
         values.append(value)
     return values, pos

@@ -24,7 +24,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import (  # type: ignore[i
     BlobCheckpointStore as BlobCheckpointStoreAsync,
 )
 
-from chaos.storage.azurite import ACCOUNT, azurite, missing
+from chaos.storage.azurite import ACCOUNT, azurite, missing_requirement
 from chaos.storage.azurite import KEY as STORAGE_KEY
 from spark_ehbalance.emulator import Emulator
 
@@ -254,7 +254,7 @@ def resource_mgmt_client(emulator: Emulator) -> Management:
 @pytest.fixture(scope="session")
 def storage() -> Iterator[str]:
     """The address of a storage account."""
-    if problem := missing():
+    if problem := missing_requirement():
         pytest.skip(problem)
     with azurite() as address:
         yield f"{address}/{ACCOUNT}"
