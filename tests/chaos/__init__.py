@@ -1,1 +1,1 @@
-"""Tests of the stress tests: the accounting, the schedule, the outage, and a short soak."""
+"""Tests of the stress tests: the accounting, the schedule, the outage, and the checks of the jobs."""

@@ -58,12 +58,12 @@ def test_which_faults_explain_a_duplicate(fault: Fault, explains: bool) -> None:
 
 def test_a_kill_during_an_outage_explains_batches_without_a_checkpoint() -> None:
     twice = [batch("a.1", range(3), 1, 2), batch("b.1", range(3), 50, 51, epoch=2, run="t"), OTHER]
-    away = Fault("lease table unreachable", None, 1.5, 40)
-    assert account(twice, SENT, [away, Fault("SIGKILL", "a", 30, 30)]).passed
-    assert not account(twice, SENT, [away]).passed
+    outage = Fault("lease table unreachable", None, 1.5, 40)
+    assert account(twice, SENT, [outage, Fault("SIGKILL", "a", 30, 30)]).passed
+    assert not account(twice, SENT, [outage]).passed
 
 
-def test_a_target_must_hold_every_event_once() -> None:
+def test_target_must_contain_every_event_once() -> None:
     rows = [("0", 0, "10"), ("0", 1, "11"), ("0", 2, "12"), ("1", 0, "20")]
     assert account_target(rows, SENT).passed
     assert account_target(rows[1:], SENT).missing == [("0", 0)]

@@ -1,4 +1,4 @@
-"""The results of the scenario `jobs`: right, or what is wrong."""
+"""The checks of the scenario `jobs`: which results they accept, and which problems they list."""
 
 from __future__ import annotations
 

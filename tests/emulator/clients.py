@@ -83,7 +83,7 @@ class Reader:
 
 @contextlib.contextmanager
 def reader(connection: str, partition: str = "0", **options: Any) -> Iterator[Reader]:
-    """An attached reader, closed at the end."""
+    """Yield an attached reader, and close it at the end."""
     opened = Reader(connection, partition, **options)
     try:
         yield opened.open()
@@ -98,14 +98,14 @@ def read(connection: str, count: int, partition: str = "0", **options: Any) -> l
 
 
 def refusal(connection: str, **options: Any) -> EventHubError:
-    """The error that refuses a receiver."""
+    """The error with which the server refuses a receiver."""
     with pytest.raises(EventHubError) as caught, reader(connection, **options):
         pass
     return caught.value
 
 
 def detached(events: Reader) -> EventHubError:
-    """The error that detaches an attached receiver."""
+    """The error with which the server detaches an attached receiver."""
     with pytest.raises(EventHubError) as caught:
         wait_until(events.poll, "the receiver is detached")
     return caught.value
@@ -113,7 +113,7 @@ def detached(events: Reader) -> EventHubError:
 
 @contextlib.contextmanager
 def producer(connection: str, **options: Any) -> Iterator[EventHubProducerClient]:
-    """A producer client, closed at the end."""
+    """Yield a producer client, and close it at the end."""
     with EventHubProducerClient.from_connection_string(connection, **({"socket_timeout": 0.005} | options)) as client:
         yield client
 

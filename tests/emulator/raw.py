@@ -88,7 +88,7 @@ class RawPeer:
         )
 
     def open(self, channel: int = 0, **fields: Any) -> tuple[Open, Begin]:
-        """Send header, open and begin; returns the server's open and begin."""
+        """Send the header, an open and a begin. Returns the server's open and begin."""
         self.channel = channel
         self.socket.sendall(frames.AMQP_HEADER)
         assert self.take(8) == frames.AMQP_HEADER
@@ -124,7 +124,7 @@ class RawPeer:
         return split[0] if split else None
 
     def expect(self, *kinds: type) -> Any:
-        """The next performative of these kinds, a transfer with its payload; others are skipped."""
+        """The next performative of these kinds; a transfer is returned with its payload. Skips other performatives."""
         while True:
             frame = self.next()
             if frame is not None and isinstance(frame[0], kinds):

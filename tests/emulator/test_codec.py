@@ -1,4 +1,4 @@
-"""The codec: values survive encoding and decoding, and bytes that are not AMQP raise DecodeError and nothing else."""
+"""The codec: values survive encoding and decoding, and bytes that are not AMQP raise only DecodeError."""
 
 from __future__ import annotations
 

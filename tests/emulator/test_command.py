@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-c", "from spark_ehbalance.ops.main import main; mai
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """The process with `hub`, its connection string, and the rest of its ready line."""
+    """Run the emulator with `hub`. Yields the process, its connection string, and the rest of its ready line."""
     command = [*COMMAND, "--port", "0", "--hub", "hub:2", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""Peers that break the protocol: each loses its own connection, while a real client continues to read."""
+"""Peers that violate the protocol: only their own connection is closed, while a real client continues to read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_garbage_before_the_open_closes_the_connection(emulator: Emulator, sent:
     with RawPeer(emulator) as peer:
         peer.socket.sendall(sent)
         received = b"".join(iter(lambda: peer.socket.recv(1000), b""))
-        assert received[:8] == f.SASL_HEADER, "the header that it expects"
+        assert received[:8] == f.SASL_HEADER, "the server sends the header that it expects"
 
 
 def _header(size: int, words: int = 2, kind: int = 0) -> bytes:
@@ -75,7 +75,7 @@ def test_bad_frames_close_the_connection_with_a_reason(emulator: Emulator, sent:
     "payload",
     [
         b"\x00",
-        b"\x00\x53\x75\xb0\x00\x00\xff\xff",  # cut off
+        b"\x00\x53\x75\xb0\x00\x00\xff\xff",  # truncated
         b"\x00\x53\x99\x40",  # an unknown section
         b"\x00\x53\x72\x45",  # annotations that are a list
     ],

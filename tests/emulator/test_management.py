@@ -1,4 +1,4 @@
-"""Responses to management requests, and changes of hubs while clients are connected."""
+"""Responses to management requests, and changes to hubs while clients are connected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of keys are the service's, as far as known."""
+"""The partitions of keys are the same as the service's, as far as that is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from spark_ehbalance.emulator.partition_keys import _hash, partition_for_key
 
 
 def test_keys_observed_in_a_namespace() -> None:
-    """In two hubs of two partitions: azure-sdk-for-python, tests/amqpproxy_recordings, test_send_with_partition_key."""
+    """In two hubs with two partitions. Source: test_send_with_partition_key in azure-sdk-for-python,
+    tests/amqpproxy_recordings."""
     assert [partition_for_key(f"test_partition_{letter}", 2) for letter in "abcdef"] == [0, 0, 0, 1, 1, 1]
 
 

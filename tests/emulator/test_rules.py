@@ -64,7 +64,7 @@ def test_connection_beyond_the_namespace_limit_is_refused() -> None:
 
 
 def test_requests_above_the_rate_limit_are_refused() -> None:
-    """With a low limit, which slow machines reach too."""
+    """The test sets a low limit, which even slow machines reach."""
     with (
         Emulator({"hub": 1, "other": 1}, management_requests=2) as emulator,
         producer(emulator.connection_string("hub"), retry_total=0) as client,

@@ -1,4 +1,4 @@
-"""Websockets of peers that break the protocol; `tests/eventhub/test_wire_link.py` tests the real client."""
+"""Websockets of peers that violate the protocol; `tests/eventhub/test_wire_link.py` tests the real client."""
 
 from __future__ import annotations
 

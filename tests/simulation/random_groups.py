@@ -1,7 +1,8 @@
-"""Random groups of real members in simulated time: faults and orders of every kind, and what must hold at every step.
+"""Random groups of real members in simulated time, with faults and orders of every kind. The invariants are checked at
+every step.
 
-`python -m tests.simulation.random_groups --groups 200 --seed 0` plays 200 groups of an hour each, and prints a line
-for each violation with the seed and the partition's story, and a closing line.
+`python -m tests.simulation.random_groups --groups 200 --seed 0` runs 200 groups for an hour each. For each violation,
+it prints the seed and the partition's story; at the end, it prints a summary.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ from spark_ehbalance.simulation.scenario import HubSettings, QuerySettings, Stor
 from spark_ehbalance.simulation.store import SimulatedStore
 from storm.witness import Loss, kind_of_change
 
-#: Seconds that a group is simulated, and after which nothing happens to it any more.
+#: Seconds for which a group is simulated, and seconds after which there are no more faults.
 LENGTH, FAULTS_END = 3600.0, 2700.0
 
-#: Seconds after the hour in which an uneven group has to become even: a cool-down of `transfer`, and some cycles.
+#: Additional seconds in which an uneven group must become even: a cool-down of `transfer`, and some cycles.
 SETTLING_SECONDS = 300.0
 
-#: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to `SKEW_MS`: two of them
-#: differ by no more than `CLOCK_SKEW_ALLOWANCE`.
+#: Monotonic clocks run faster or slower by up to the fraction `DRIFT`. Wall clocks are wrong by up to `SKEW_MS`, so two
+#: of them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 
 #: Seconds after which a process gives up a request that the store does not answer.
 TIMEOUT = 5.0
 
-#: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
-#: was given up, if the table is still the same.
+#: What can happen to a commit during a period of bad commits. `unknown`: it is applied, but the answer is lost. `late`:
+#: it is applied after the process has given it up, if the table has not changed.
 FATES = ("", "delayed", "unknown", "late", "unsent", "raced")
 
 OPERATOR = Author("operator", "")
 
 
 class Violation(AssertionError):
-    """An invariant does not hold for `partition`, or for the whole group."""
+    """An invariant is violated for `partition`, or for the whole group."""
 
     def __init__(self, what: str, partition: str = "") -> None:
         super().__init__(f"partition {partition}: {what}" if partition else what)
@@ -80,15 +81,15 @@ class Violation(AssertionError):
 
 
 class EarliestHub(SimulatedHub):
-    """Reading begins at the first event."""
+    """A hub in which reading begins at the first event."""
 
     def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:
         return dict.fromkeys(partitions, Position.before(0))
 
 
 class Reading(NamedTuple):
-    """The store's answer, at the process at time `arrived`; None if the store was away. `still`: nobody had written for
-    half a duration."""
+    """The store's answer, which arrived at the time `arrived`. `snapshot` is None if the store was unreachable. `still`
+    is true if nobody had written for half a lease duration."""
 
     snapshot: Snapshot | None
     arrived: float
@@ -108,7 +109,7 @@ class Disk:
 
 
 class Process(Node):
-    """A member's process whose clock drifts, and whose requests travel while it is suspended or dead."""
+    """A member's process. Its clock drifts, and its requests reach the store even while it is suspended or dead."""
 
     def __init__(self, group: RandomGroup, name: str, settings: Settings) -> None:
         self.group, self.disk = group, group.disks[name]
@@ -123,10 +124,10 @@ class Process(Node):
         self.unreachable_until = self.bad_commits_until = 0.0
         self.pause_at_commit = 0.0
         self.leaving = False
-        #: When it last read the table, and until when it had not read it for half a lease duration, unless at first.
+        #: The time of the last read, and the last time at which a read ended a gap of more than half a lease duration.
         self.read_at, self.blind_until = float("inf"), float("-inf")
-        #: The newest version that the engine was given, when the store last did not answer a read, and when the table
-        #: last had not changed for half a lease duration.
+        #: The newest version that was read, and the last times at which the store did not answer a read, and at which
+        #: the table had not changed for half a lease duration.
         self.known, self.unreachable_at, self.unwritable_at = -1, float("-inf"), float("-inf")
 
     @property
@@ -135,15 +136,15 @@ class Process(Node):
 
     @property
     def stopping(self) -> bool:
-        """Whether Spark has stopped the query, and plans no batch any more."""
+        """Whether Spark has stopped the query, and no longer plans batches."""
         return self._stopping is not None
 
     def may_plan(self) -> Mapping[str, int]:
-        """Partition → epoch of all that Spark would be given now."""
+        """Partition → epoch, for all partitions that Spark could plan now."""
         return {p: holding.epoch for p, holding in self._member.readable(self.monotonic).items()}
 
     def reads(self, partition: str, epoch: int) -> bool:
-        """Whether the batch in flight reads `partition` with that `epoch`."""
+        """Whether the batch in flight reads `partition` with this `epoch`."""
         return self._batch is not None and self._batch.ranges.get(partition, (0,))[0] == epoch
 
     def drain_itself(self) -> None:
@@ -165,7 +166,7 @@ class Process(Node):
         return not self._world.store.unreachable and self._now >= self.unreachable_until
 
     def _answer(self, after: float, step: int, action: Callable[[], None]) -> None:
-        """The process gets an answer, unless it has given up the request of that `step`."""
+        """Deliver an answer, unless the process has given up the request of this `step`."""
         self._world.engine.at(self._now + after, partial(self._do, lambda: step == self._step, action))
 
     def _read_at(self, time: float, then: Callable[[Reading], None]) -> None:  # type: ignore[override]
@@ -228,7 +229,7 @@ class Process(Node):
         half: float,
         fate: str,
     ) -> None:
-        """The commit is at the store: it wins if the table is still `base`."""
+        """Handle a commit that has reached the store: it succeeds if the table is still at `base`."""
         store, action = self._world.store, partial(self._report_failure, writing=True)
         if self._can_reach_store() and self._now >= max(self.read_only_until, self.group.read_only_until):
             if store.snapshot.version != base.version:
@@ -272,7 +273,7 @@ class Process(Node):
             self.group.count("fenced", self)
             row = self._world.store.snapshot.members.get(self.name)
             if row is not None and row.incarnation == self.author.incarnation:
-                raise Violation(f"{self.author.incarnation} was fenced by nobody")
+                raise Violation(f"{self.author.incarnation} was fenced although no later process exists")
 
     # --- the query -----------------------------------------------------------------------------------------------
 
@@ -295,8 +296,8 @@ class Process(Node):
                 self.group.note(p, f"{self.author.incarnation} plans {first} to {end} with epoch {epoch}")
 
     def _end(self) -> None:
-        """The sink has finished the batch. What a new owner's receiver has cut off was not read; the query reports the
-        planned ends all the same, and the table must know better."""
+        """Finish the batch in the sink. Events after a new owner's receiver disconnected this one were not read. The
+        query nevertheless reports the planned ends, and the table must reject them."""
         batch = self._batch
         assert batch is not None
         self._batch = None
@@ -315,7 +316,7 @@ class Process(Node):
 
 
 class RandomGroup:
-    """A group and an hour of faults, which all follow from the seed."""
+    """A group, and an hour of faults. The seed determines all of it."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -344,18 +345,20 @@ class RandomGroup:
         self.disks: defaultdict[str, Disk] = defaultdict(Disk)
         self.processes: list[Process] = []
         self.changed_at = self.read_only_until = 0.0
-        self.renewals: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
-        self.losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
-        self.opened: defaultdict[str, dict[int, float]] = defaultdict(dict)  # receivers at the hub, by epoch
-        self.sought: dict[str, int] = {}  # the epoch since the last seek
-        self.takers: dict[str, str] = {}  # the process that took a partition last; not after a handover
-        self.covered: dict[str, int] = {}  # all events before were read, since the last seek
+        self.renewals: dict[tuple[str, int], tuple[float, float]] = {}  # (partition, epoch) → time, duration
+        self.losses: dict[tuple[str, int], Loss] = {}  # by partition and lost epoch
+        self.opened: defaultdict[str, dict[int, float]] = defaultdict(
+            dict
+        )  # partition → epoch → the time at which its receiver opened
+        self.sought: dict[str, int] = {}  # partition → the epoch after its last seek
+        self.takers: dict[str, str] = {}  # the last process to claim a partition; removed after a handover
+        self.covered: dict[str, int] = {}  # the position up to which all events since the last seek were read
         self.stories: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=14))
         for _ in range(members):
             self._start(f"member-{len(self.disks)}", rng.choice((0.0, 0.0, rng.uniform(0, 60))))
 
     def run(self) -> None:
-        """Play the hour. Raises `Violation`."""
+        """Simulate the hour. Raises `Violation`."""
         at = 30.0
         while (at := at + self.rng.expovariate(1 / self.pace)) < FAULTS_END:
             self.engine.at(at, partial(self._run_happening, self.rng.choice(_HAPPENINGS)))
@@ -384,22 +387,22 @@ class RandomGroup:
         own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
         return self.lease_duration if own_ms is None else own_ms / 1000
 
-    # --- what must hold ------------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------------
 
     def check(self, process: Process) -> None:
-        """What `process` may plan now is its own by the table, or it has lost it in a way of which it cannot know."""
+        """Check that `process` owns the partitions that it may plan, or cannot know yet that it has lost them."""
         if not process.is_awake or process.stopping:
             return
         snapshot, now = self.store.snapshot, self.engine.now
         for p, epoch in process.may_plan().items():
             renewed, duration = self.renewals[p, epoch]
             if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
-                what = f"{process.author.incarnation} plans {now - renewed:.3f} s after its last sign of life"
+                what = f"{process.author.incarnation} plans {now - renewed:.3f} s after its last renewal"
                 raise Violation(f"{what}, with a lease duration of {duration:g} s", p)
             if (loss := self.losses.get((p, epoch))) is None:
                 continue
             owner = snapshot.leases[p].owner
-            what = f"{owner} owns it by {loss.kind}, and {process.author.incarnation} may plan it with epoch {epoch}"
+            what = f"{owner} owns it by {loss.kind}, but {process.author.incarnation} may plan it with epoch {epoch}"
             if process.known >= loss.version:
                 raise Violation(f"{what}, though it has read that", p)
             forced = owner in (None, process.name) or loss.kind not in ("expiry", "free", "handover")
@@ -407,13 +410,13 @@ class RandomGroup:
                 raise Violation(what, p)
 
     def _in_safe_mode(self, process: Process) -> bool:
-        """Whether the table does not answer `process`, or nobody could write it a short time ago."""
+        """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
         away, unwritable = self.engine.now - process.unreachable_at, self.engine.now - process.unwritable_at
         longest = self.longest_duration() * (1 + 2 * DRIFT)
         return away < 4 * process.settings.balance_interval * (1 + 2 * DRIFT) or unwritable < longest / 3
 
     def check_commit(self, outcome: Outcome) -> None:
-        """A commit has been written."""
+        """Check a commit that has been written to the table."""
         before, after, now = outcome.before, outcome.after, self.engine.now
         self.changed_at = now
         by_partition: dict[str, list[Transition]] = defaultdict(list)
@@ -433,7 +436,7 @@ class RandomGroup:
             if isinstance(transition, (HandOver, Release)) and self.max_stall is None:
                 self._check_release(transition)
         for id, row in after.members.items():
-            # What an earlier process of the member took just before this one joined is released by its next commit.
+            # Partitions that an earlier process of the member claimed are released by the member's next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self.takers.get(p) in (None, row.incarnation)]
             if row.max_owned is not None and len(own) > row.max_owned:
                 raise Violation(f"{id} owns more than maxPartitionsOwned={row.max_owned}")
@@ -442,11 +445,11 @@ class RandomGroup:
                 self.check(process)
 
     def _check_release(self, transition: HandOver | Release) -> None:
-        """A continuing query releases nothing of its batch in flight."""
+        """Check that a running query does not release a partition of its batch in flight."""
         p = transition.partition
         for process in self.processes:
             if process.running and process.author == transition.by and process.reads(p, transition.epoch):
-                raise Violation(f"{process.author.incarnation} gives it back during its batch", p)
+                raise Violation(f"{process.author.incarnation} releases it during its batch", p)
 
     def _check_lease_change(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
         p, was, checkpoint = lease.partition, old.checkpoint, lease.checkpoint
@@ -467,7 +470,7 @@ class RandomGroup:
         if lease.epoch > old.epoch:
             kind = kind_of_change(old, lease, transitions)
             if kind == "expiry" and self._was_blind(after.members[lease.owner or ""], self._duration(old.owner or "")):
-                raise Violation(f"{lease.owner} declares {old.owner} dead and could not see", p)
+                raise Violation(f"{lease.owner} declares {old.owner} dead without evidence", p)
             for epoch in range(old.epoch, lease.epoch):
                 self.losses[p, epoch] = Loss(kind, after.version)
             self.note(p, f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {checkpoint}")
@@ -475,12 +478,12 @@ class RandomGroup:
             self.note(p, f"owner {lease.owner}, epoch {lease.epoch}, handover {lease.handover}")
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
-        """Whether `taker` has not read the table all the time within the last `duration` seconds."""
+        """Whether `taker` failed to read the table at some time within the last `duration` seconds."""
         blind = [process.blind_until for process in self.processes if process.author.incarnation == taker.incarnation]
         return self.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
 
     def finished(self, process: Process, partition: str, epoch: int, first: int, end: int) -> None:
-        """The sink has finished events `first` to `end - 1`, read with that `epoch`."""
+        """Record that the sink has finished the events `first` to `end - 1`, which were read with this `epoch`."""
         self.note(partition, f"{process.author.incarnation} has finished {first} to {end} with epoch {epoch}")
         if end > first and epoch >= self.sought.get(partition, 0):
             covered = self.covered.setdefault(partition, 0)
@@ -493,12 +496,12 @@ class RandomGroup:
         rows = [snapshot.members.get(process.name) for process in self._awake()]
         for row, process in zip(rows, self._awake(), strict=True):
             if row is None or row.incarnation != process.author.incarnation:
-                raise Violation(f"{process.author.incarnation} runs and is no member")
+                raise Violation(f"{process.author.incarnation} runs but is not a member")
         active, running = {row.id for row in self._active()}, {process.name for process in self._awake()}
         for p in self.hub.ids:
             lease = snapshot.leases.get(p, Lease(p))
             if lease.owner in running and lease.owner not in active:
-                raise Violation(f"{lease.owner} owns it, which is drained", p)
+                raise Violation(f"{lease.owner} owns it although it is drained", p)
 
     def _active(self) -> list[Member]:
         """The rows of the members that run and are not drained."""
@@ -506,8 +509,8 @@ class RandomGroup:
         return [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
 
     def _check_even(self) -> None:
-        """Check that the partitions are evenly shared. A member that has just lost a lease to contention may wait for a
-        steal or a cool-down first."""
+        """Check that the partitions are evenly distributed. If a member has just lost a lease because of contention,
+        this can take until a steal, or the end of a cool-down."""
         uneven = self._describe_imbalance()
         while uneven and self.engine.now < LENGTH + SETTLING_SECONDS:
             self.engine.run(self.engine.now + 10.0)
@@ -516,7 +519,7 @@ class RandomGroup:
             raise Violation(uneven)
 
     def _describe_imbalance(self) -> str:
-        """How the partitions are shared, if unevenly."""
+        """A description of how the partitions are distributed; empty if they are evenly distributed."""
         snapshot, active = self.store.snapshot, self._active()
         limits = {row.id: row.max_owned for row in active}
         ledger = Ledger(snapshot, lambda: self.engine.now, self.hub.rates, self.lease_duration)
@@ -529,13 +532,13 @@ class RandomGroup:
         return ""
 
     def _is_tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
-        """Whether the measured loads, by which cooperative and transfer share, are within `transfer.target`, and no
-        member is idle."""
+        """Whether the measured loads, which cooperative and transfer try to balance, are within `transfer.target`, and
+        no member is idle."""
         known = demands(self.store.snapshot)
         loads = [sum(known.get(p, 0.0) for p in theirs) for theirs in owned.values()]
         return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
 
-    # --- what happens to the group -------------------------------------------------------------------------------
+    # --- faults and orders ---------------------------------------------------------------------------------------
 
     def _run_happening(self, what: str) -> None:
         getattr(self, f"_{what}")()
@@ -547,14 +550,14 @@ class RandomGroup:
         return [process for process in self.processes if process.is_awake]
 
     def _choose_process(self, what: str) -> list[Process]:
-        """One of the processes that are awake, if there is one, for what is counted."""
+        """Choose one of the processes that are awake, if there is one, and count the fault `what`."""
         chosen = [self.rng.choice(awake)] if (awake := self._awake()) else []
         for process in chosen:
             self.count(what, process)
         return chosen
 
     def _end_time(self, longest: float, shortest: float = 1.0) -> float:
-        """Until when something lasts that begins now."""
+        """Draw the time at which a fault that begins now ends."""
         return min(FAULTS_END, self.engine.now + self.rng.uniform(shortest, self.rng.choice((longest, longest / 6))))
 
     def _start(self, name: str, after: float = 0.0) -> None:
@@ -577,7 +580,7 @@ class RandomGroup:
         process.start(after)
 
     def pause(self, process: Process, seconds: float) -> None:
-        """Suspend `process`, if it is not; it continues when the faults have ended."""
+        """Suspend `process` unless it is already suspended. It resumes when the faults end, at the latest."""
         until = min(FAULTS_END, self.engine.now + seconds)
         if process.is_awake and until > self.engine.now:
             self.count("pause", process)
@@ -615,7 +618,7 @@ class RandomGroup:
             self.engine.at(self._end_time(60.0, 0.0), partial(self._start_replacement, process))
 
     def _start_replacement(self, process: Process) -> None:
-        process.crash()  # if it has not ended by now
+        process.crash()  # in case it has not ended yet
         self._start(process.name)
 
     def _twin(self) -> None:
@@ -667,7 +670,7 @@ class RandomGroup:
             self.hub.add([100.0] * self.rng.randint(1, min(4, 40 - len(self.hub.ids))), self.engine.now)
 
     def _give_order(self) -> None:
-        """An operator's order."""
+        """Give an operator's order."""
         rng, leases, members = self.rng, self.store.snapshot.leases, self.store.snapshot.members
         if not leases or not members:
             return
@@ -685,7 +688,7 @@ class RandomGroup:
         self._apply_order(rng.choice(orders))
 
     def _end_faults(self) -> None:
-        """Nothing happens any more: pins are removed, and somebody is there who is not drained."""
+        """End the faults: remove all pins, and ensure that a member is running that is not drained."""
         for p in self.store.snapshot.ownership.pins:
             self._apply_order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         members = self.store.snapshot.members
@@ -702,7 +705,8 @@ _HAPPENINGS = (
 
 
 def play(seed: int) -> tuple[Counter[str], str]:
-    """What has happened to the group of that seed, and its violation with the partition's story, if there is one."""
+    """Run the group of this seed. Returns the numbers of faults, and the violation, if there is one, with the
+    partition's story."""
     group = RandomGroup(seed)
     try:
         group.run()
@@ -718,7 +722,9 @@ def play(seed: int) -> tuple[Counter[str], str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="of the first group; the others follow")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the first group; each further group has the next one"
+    )
     arguments = parser.parse_args()
     logging.disable()
     counts, violations, began = Counter[str](), 0, time.monotonic()

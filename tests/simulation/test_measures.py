@@ -1,4 +1,4 @@
-"""What is measured, on cases that can be counted by hand."""
+"""The measures, in cases that can be counted by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUP = Group("namespace", "hub", "$default")
 
 @dataclass
 class Table:
-    """Four partitions of ann and bob, a ledger, and a clock that the test moves."""
+    """Four partitions that ann and bob share, a ledger, and a clock that the test sets."""
 
     now: float = 0.0
     rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys("0123", 1.0))
@@ -100,7 +100,7 @@ def test_the_time_to_balance_begins_at_the_end_of_the_disturbance() -> None:
     table.now = 7.0
     table.write(Steal, BOB, "0", "1")
     assert table.ledger.seconds_to_balance(0.0, 100.0) == 7.0
-    assert table.ledger.seconds_to_balance(0.0, 4.0) == 7.0, "also if something else has come between"
+    assert table.ledger.seconds_to_balance(0.0, 4.0) == 7.0, "even if another disturbance has begun before"
     assert table.ledger.seconds_to_balance(8.0, 100.0) == 0.0
     table.now = 50.0
     table.write(Steal, BOB, "2")
@@ -113,19 +113,19 @@ def test_moves_in_a_balanced_group_are_counted_until_the_next_disturbance() -> N
     table.now = 7.0
     table.write(Claim, BOB, "3")
     table.write(Steal, BOB, "2")
-    assert table.ledger.later_moves(0.0, 100.0) == 0, "none of them is needless"
+    assert table.ledger.later_moves(0.0, 100.0) == 0, "none of these moves is needless"
     for table.now, by in ((20.0, BOB), (30.0, ANN)):
         table.write(Steal, by, "0")
     assert table.ledger.later_moves(0.0, 100.0) == table.ledger.later_moves(8.0, 100.0) == 2
     assert table.ledger.later_moves(0.0, 25.0) == 1
-    assert table.ledger.later_moves(25.0, 100.0) == 0, "balanced again by the second"
+    assert table.ledger.later_moves(25.0, 100.0) == 0, "the second move balanced the group again"
 
 
-def test_the_longest_silence_is_that_of_a_running_member_in_lease_durations() -> None:
+def test_longest_silence_counts_running_members_in_lease_durations() -> None:
     table = Table()
     table.now = 100.0
     table.write(Claim, ANN, "0")
-    assert table.ledger.longest_silence == 0, "nobody knew of it before"
+    assert table.ledger.longest_silence == 0, "this is ann's first commit"
     table.now = 104.0
     table.write(Claim, ANN, "1")
     table.write(Claim, BOB, "2")
@@ -134,7 +134,7 @@ def test_the_longest_silence_is_that_of_a_running_member_in_lease_durations() ->
     table.ledger.change({"ann": None}, 4)
     table.now = 113.0
     table.ledger.finish()
-    assert table.ledger.longest_silence == 0.9, "bob does not run"
+    assert table.ledger.longest_silence == 0.9, "bob is not running"
 
 
 def test_a_skewed_group_is_balanced_when_no_single_move_would_improve_it() -> None:
@@ -148,7 +148,7 @@ def test_a_skewed_group_is_balanced_when_no_single_move_would_improve_it() -> No
     assert table.ledger.balanced[-1] == (0.0, False)
 
 
-def test_two_owners_of_one_epoch_are_found() -> None:
+def test_two_owners_with_the_same_epoch_are_reported() -> None:
     table = Table()
     table.write(Claim, ANN, "0")
     other = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
@@ -183,7 +183,7 @@ def test_the_ideal_group_moves_as_little_as_possible_after_each_change() -> None
 # --- the hub -----------------------------------------------------------------------------------------------------
 
 
-def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
+def test_events_arrive_at_their_rate_and_faster_during_a_burst() -> None:
     hub = SimulatedHub.create(HubSettings(rate=10.0), 2, random.Random(0))
     assert hub.end("0", 10.0) == 100
     hub.multiply(["0"], 3.0, 10.0)
@@ -199,7 +199,7 @@ def test_events_read_again_count_as_duplicates_each_time() -> None:
     assert old == {"0": (1, 0, 100)}
     new, _ = hub.plan({"0": (2, 0)}, 30, 15.0)
     assert new == {"0": (2, 0, 30)}
-    # The old owner's batch is from 10 to 20: half of it had been read when the new one disconnected it.
+    # The old owner's batch lasts from 10 to 20. Half of it had been read when the new owner disconnected its receiver.
     assert hub.deliver(old, lambda time: (time - 10) / 10) == {"0": (1, 50)}
     assert (hub.delivered, hub.duplicates) == (50, 0)
     assert hub.deliver(new, lambda time: 1.0) == {"0": (2, 30)}
@@ -209,7 +209,7 @@ def test_events_read_again_count_as_duplicates_each_time() -> None:
     assert (hub.delivered, hub.duplicates) == (80 + 120, 30 + 20)
 
 
-def test_a_gap_is_found() -> None:
+def test_gap_is_reported() -> None:
     hub = SimulatedHub.create(HubSettings(rate=10.0), 1, random.Random(0))
     ranges, _ = hub.plan({"0": (1, 7)}, 1000, 10.0)
     with pytest.raises(LostEvents, match="partition 0: events 0 to 6 were skipped"):

@@ -1,4 +1,4 @@
-"""Whole simulations: what must hold in each, that they are repeatable, and that their results are right."""
+"""Whole simulations: they violate no invariant, are repeatable, and have the right results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHERS = [name for name in STRATEGIES if name != DEFAULT_STRATEGY]
 
 
 def small(name: str) -> Scenario:
-    """The ready-made scenario with few partitions and members, so that all of them are soon over."""
+    """The ready-made scenario with few partitions and members, so that it runs fast."""
     scenario = load(name)
     return replace(scenario, partitions=8, members=min(scenario.members, 6))
 
@@ -30,8 +30,8 @@ def small(name: str) -> Scenario:
         for strategy in STRATEGIES
     ],
 )
-def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: str, strategy: str) -> None:
-    """Both would raise; and at the end the running members read everything."""
+def test_no_event_is_skipped_and_no_partition_has_two_owners(name: str, strategy: str) -> None:
+    """The simulation would raise an error in both cases. At the end, the running members must have read everything."""
     simulation = Simulation(small(name), strategy, seed=1)
     result = simulation.run()
     hub, leases = simulation.hub, simulation.store.snapshot.leases
@@ -39,22 +39,22 @@ def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: s
     assert result.events - result.duplicates == sum(row.read - row.start for row in hub.partitions.values())
     for partition, lease in leases.items():
         assert lease.checkpoint is not None
-        assert lease.checkpoint.next <= read[partition], "nothing is checkpointed that no sink has finished"
+        assert lease.checkpoint.next <= read[partition], "only events that a sink has finished are checkpointed"
     epochs = dict.fromkeys(read, 0)
     for change in result.changes:
         assert change.epoch >= epochs[change.partition]
         epochs[change.partition] = change.epoch
     waiting = sum(hub.end(p, result.seconds) - read[p] for p in read)
     rate = sum(hub.rates().values())
-    assert waiting < 60 * rate, "nobody was left behind for good"
+    assert waiting < 60 * rate, "no partition was left unread for long"
     declared = DECLARATIONS[strategy]
     assert result.seconds_to_balance is not None or declared.tolerates_uneven_loads, "it never became even"
 
 
 @pytest.mark.parametrize("partitions", [1, 48, 300])
-def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions: int) -> None:
-    """Queries start one after the other, and a turn claims only some partitions that were never read. An event between
-    the first start and the first claim would raise if it was skipped."""
+def test_latest_is_the_time_of_the_groups_first_start_for_every_partition(partitions: int) -> None:
+    """Queries start one after the other, and each cycle claims only some of the partitions that were never read. The
+    simulation would raise an error if an event between the first start and the first claim was skipped."""
     joins = ScenarioEvent(at=3, do="join", count=2, every=7)
     scenario = Scenario(partitions=partitions, members=1, cycles=12, settled=False, events=(joins,))
     simulation = Simulation(scenario, DEFAULT_STRATEGY, seed=1)
@@ -63,7 +63,7 @@ def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions
     assert all(row.start < row.read for row in simulation.hub.partitions.values())
 
 
-def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() -> None:
+def test_settled_group_gets_the_lease_duration_that_it_needs() -> None:
     scenario = replace(load("crash"), members=20, cycles=20, store=StoreSettings(latency=0.1), events=())
     assert simulate(scenario, "greedy").lease_duration > 30
 
@@ -71,7 +71,7 @@ def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() ->
 @pytest.mark.parametrize(
     "strategy", [DEFAULT_STRATEGY, *(pytest.param(strategy, marks=pytest.mark.heavy) for strategy in OTHERS)]
 )
-def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soon_those_of_the_dead(
+def test_group_that_grows_on_a_slow_store_takes_leases_only_from_dead_members(
     strategy: str,
 ) -> None:
     scenario = replace(
@@ -84,12 +84,13 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
     )
     result = simulate(scenario, strategy, seed=1)
     assert len(taken_from(result, 600 + result.lease_duration + 2 * scenario.group.balance_interval)) == 1, (
-        "of the dead one alone"
+        "only from the member that crashed"
     )
 
 
 def taken_from(result: ScenarioResult, until: float) -> set[str | None]:
-    """From whom leases were claimed; the last one before `until`, in seconds, and they own nothing at the end."""
+    """The members from which leases were claimed. Checks that the last claim was before `until`, in seconds, and that
+    these members own nothing at the end."""
     taken = [
         change
         for change in result.changes
@@ -103,7 +104,7 @@ def taken_from(result: ScenarioResult, until: float) -> set[str | None]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: str) -> None:
+def test_results_depend_on_the_seed_only(strategy: str) -> None:
     scenario = replace(small("several-crashes"), cycles=15)
     first, again, other = (simulate(scenario, strategy, seed) for seed in (3, 3, 4))
     assert first == again
@@ -114,7 +115,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 
 
 def play(text: str, strategy: str = "cooperative", **event: object) -> ScenarioResult:
-    """Twelve partitions and three members, unless `text` sets others, with an event at 50 s."""
+    """Simulate twelve partitions and three members, unless `text` sets other numbers, with an event at 50 s."""
     scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
     return simulate(
         replace(scenario, events=(ScenarioEvent(at=50.0, **event),) if event else scenario.events), strategy
@@ -144,7 +145,7 @@ def test_nothing_moves(event: dict[str, object], group: str, strategy: str) -> N
     ("event", "moves", "kinds", "unowned"),
     [
         ({"do": "join"}, 3, {"HandOver"}, (0, 0)),
-        # From the last renewal, which was up to a third of the lease ago, a lease duration, and a look at the latest.
+        # A lease duration from the last renewal (up to a third of a lease ago), plus the time to the next read.
         ({"do": "crash"}, 4, {"Claim"}, (4 * 20, 4 * 32)),
         ({"do": "pause", "lasts": 60.0}, 4 + 4, {"Claim", "HandOver"}, (4 * 20, 4 * 32)),
     ],
@@ -161,11 +162,11 @@ def test_a_change_moves_a_share(
     assert event["do"] != "join" or (0 < result.seconds_to_balance < 10 and result.duplicates == 0)
 
 
-def test_a_member_that_cannot_write_alone_is_taken_for_dead() -> None:
+def test_only_member_that_cannot_write_is_declared_dead() -> None:
     result = play("", do="read-only", lasts=90.0)
     assert result.moves == 4 + 4
     assert result.duplicates < 4 * 100 * (30 + 10), (
-        "of a lease duration and a batch: then it stops, and others take over"
+        "the events of a lease duration and a batch: after that, the member has stopped and others have taken over"
     )
 
 
@@ -178,7 +179,7 @@ def test_added_partitions_are_read_from_their_first_event() -> None:
     assert (result.moves, result.fewest_moves) == (2, 2)
 
 
-def test_a_slow_store_makes_conflicts_and_a_quick_one_hardly_any() -> None:
+def test_slow_store_causes_conflicts_and_fast_one_hardly_any() -> None:
     slow, quick = (
         play(f"partitions = 32\nmembers = 16\ncycles = 20\n[store]\ncommit = {commit}") for commit in (0.2, 0.002)
     )

@@ -1,4 +1,4 @@
-"""Every course of two members with one partition, and faults that must be found; `make exhaustive` explores more."""
+"""All states of small groups, and bugs that the exploration must find; `make exhaustive` explores larger groups."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-#: Two members that have shared what there is, and may be killed; with a handover, and with one during a batch; and a
-#: second process of a member.
+#: Two members that share the partitions and can be killed: without further events, with a handover, and with a handover
+#: during a batch. TWINS has a second process of the same member.
 DEATHS = Case("ab", 1, Budget(starts=0), settled=True)
 SHARED = Case("ab", 2, Budget(starts=0), settled=True)
 HANDOVER = Case("ab", 1, Budget(starts=0, delays=1, requests=1), settled=True)
@@ -108,7 +108,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Case, str]] = [
 
 
 @pytest.mark.parametrize(("fault", "case", "violation"), FAULTS, ids=[fault.__name__ for fault, _, _ in FAULTS])
-def test_a_fault_is_found(
+def test_exploration_finds_bug(
     fault: Callable[[pytest.MonkeyPatch], None], case: Case, violation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)

@@ -1,4 +1,4 @@
-"""The storm finds faults of the past in one seed each; `python -m storm.faults` looks for them in any."""
+"""The storm finds past bugs, each with a known seed; `python -m storm.faults` searches for them with any seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOUND_SOON = [fault for fault in PAST_FAULTS if fault.seed is not None]
 
 
 @pytest.mark.parametrize("fault", FOUND_SOON, ids=lambda fault: fault.name)
-def test_a_fault_of_the_past_is_found(fault: PastFault) -> None:
+def test_storm_finds_past_bug(fault: PastFault) -> None:
     with fault.apply():
         violation = play(draw(fault.seed)).violation
     assert violation is not None
@@ -24,12 +24,12 @@ def test_a_fault_of_the_past_is_found(fault: PastFault) -> None:
 
 
 @pytest.mark.parametrize("fault", PAST_FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_of_the_past_can_still_be_applied(fault: PastFault) -> None:
+def test_past_bug_can_still_be_applied(fault: PastFault) -> None:
     module, source = fault.load()
     assert functions(source) != functions(inspect.getsource(module))
 
 
-def test_a_found_fault_is_shrunk() -> None:
+def test_shrink_removes_needless_faults() -> None:
     fault = FOUND_SOON[0]
     plan = draw(fault.seed)
     with fault.apply():

@@ -1,4 +1,4 @@
-"""A few seeds of the storm; `make storm` plays many."""
+"""A few seeds of the storm; `make storm` runs many."""
 
 from __future__ import annotations
 
