@@ -54,7 +54,7 @@ SHAPES: dict[str, Callable[[Emulator, int], None]] = {
 }
 
 
-def ours(connection: Connection, events: int) -> float:
+def measure_ours(connection: Connection, events: int) -> float:
     """The CPU time of this package's receiver, in µs per event."""
     with closing(
         Receiver(PartitionAddress(connection, GROUP, "0"), 0, owner_level=None, prefetch=PREFETCH)
@@ -66,7 +66,7 @@ def ours(connection: Connection, events: int) -> float:
         return (time.process_time() - cpu) / events * 1e6
 
 
-def client(connection: Connection, events: int) -> float:
+def measure_client(connection: Connection, events: int) -> float:
     """The CPU time of `EventHubConsumerClient.receive_batch`, in µs per event. The callback only counts the events."""
     consumer = connection.consumer_client(GROUP)
     got = first = 0
@@ -92,8 +92,10 @@ def measure(_: Path, log: Log, *, shapes: Sequence[str], events: int, runs: int)
         log(shape)
         with emulator(1) as server:
             SHAPES[shape](server, events)
-            ways = {"ours": partial(ours, server.connection, events)}
-            ways["receive_batch"] = partial(client, server.connection, max(1000, events // _CLIENT_EVENTS_DIVISOR))
+            ways = {"ours": partial(measure_ours, server.connection, events)}
+            ways["receive_batch"] = partial(
+                measure_client, server.connection, max(1000, events // _CLIENT_EVENTS_DIVISOR)
+            )
             found = in_turns(ways, runs)
         yield Row(shape, "µs CPU", found["ours"], {"receive_batch": found["receive_batch"]})
         yield Row(f"{shape}: less than receive_batch", "×", ratios(found["receive_batch"], found["ours"]))

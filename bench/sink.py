@@ -57,7 +57,7 @@ def _key(shape: Shape, number: int) -> str | None:
     return f"key {number % shape.keys}" if shape.keys else None
 
 
-def ours(connection: Connection, shape: Shape, count: int) -> float:
+def measure_ours(connection: Connection, shape: Shape, count: int) -> float:
     """The CPU time of a task of the sink whose links are open, in µs per event."""
     options = WriteOptions(connection)
     columns = SinkColumns(0, key=1 if shape.keys else None, properties=2 if shape.properties else None)
@@ -74,7 +74,7 @@ def ours(connection: Connection, shape: Shape, count: int) -> float:
     return (time.process_time() - cpu) / count * 1e6
 
 
-def client(connection: Connection, shape: Shape, count: int) -> float:
+def measure_client(connection: Connection, shape: Shape, count: int) -> float:
     """The CPU time of the client, in µs per event. There is one batch per key, which is sent when it is full."""
     bodies, open_batches = _bodies(shape, count), dict[str | None, EventDataBatch]()
     with connection.producer_client() as producer:
@@ -110,8 +110,8 @@ def measure(_: Path, log: Log, *, shapes: Sequence[Shape], events: int, runs: in
     for shape in shapes:
         log(shape.what)
         with emulator(PARTITIONS) as server:
-            ways = {"ours": partial(ours, server.connection, shape, events)}
-            ways["send_batch"] = partial(client, server.connection, shape, events // _CLIENT_EVENTS_DIVISOR)
+            ways = {"ours": partial(measure_ours, server.connection, shape, events)}
+            ways["send_batch"] = partial(measure_client, server.connection, shape, events // _CLIENT_EVENTS_DIVISOR)
             found = in_turns(ways, runs)
             if (arrived := _clear(server)) < (runs + 1) * (events + events // _CLIENT_EVENTS_DIVISOR):
                 raise RuntimeError(f"only {arrived} events arrived")

@@ -59,7 +59,7 @@ class Step:
     fresh: bool
 
 
-def schedule(seed: int, seconds: float, lease_duration: float, of: Sequence[str] = KINDS) -> list[Step]:
+def schedule(seed: int, seconds: float, lease_duration: float, allowed_kinds: Sequence[str] = KINDS) -> list[Step]:
     """The faults of a run of `seconds`. Every kind occurs once, in random order, before any kind is repeated."""
     rng = random.Random(seed)
     steps: list[Step] = []
@@ -69,7 +69,7 @@ def schedule(seed: int, seconds: float, lease_duration: float, of: Sequence[str]
         if at >= seconds:
             return steps
         if not kinds:
-            kinds = [kind for kind in of if kind != ADD or added < _MAX_ADDED]
+            kinds = [kind for kind in allowed_kinds if kind != ADD or added < _MAX_ADDED]
             rng.shuffle(kinds)
         kind = kinds.pop()
         added += kind == ADD

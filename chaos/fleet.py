@@ -180,11 +180,11 @@ class Fleet:
     def wait_for(self, condition: Any, what: str, timeout: float = START_TIMEOUT) -> None:
         """Wait for `condition`, and meanwhile read the files that the queries write. Raises `TimeoutError`."""
 
-        def met() -> bool:
+        def is_met() -> bool:
             self.sink.poll()
             return bool(condition())
 
-        wait_for(met, what, timeout)
+        wait_for(is_met, what, timeout)
 
     def _kill_all(self) -> None:
         for process in self._processes:

@@ -17,7 +17,7 @@ from spark_ehbalance.emulator import Emulator
 Events = Mapping[tuple[str, str], list[tuple[object, ...]]]
 
 
-def ends(emulator: Emulator, hub: str) -> list[int]:
+def event_counts(emulator: Emulator, hub: str) -> list[int]:
     """The number of events in each partition."""
     found = list[int]()
     with contextlib.suppress(ValueError):  # there are no more partitions
@@ -28,7 +28,7 @@ def ends(emulator: Emulator, hub: str) -> list[int]:
 
 def read_hub(emulator: Emulator, hub: str) -> Events:
     """All events in the hub. Raises `TimeoutError`."""
-    found, total = defaultdict[tuple[str, str], list[tuple[object, ...]]](list), sum(ends(emulator, hub))
+    found, total = defaultdict[tuple[str, str], list[tuple[object, ...]]](list), sum(event_counts(emulator, hub))
 
     def add(context: Any, events: list[EventData]) -> None:
         for event in events:

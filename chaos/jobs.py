@@ -23,7 +23,7 @@ import deltalake
 import pyspark
 from deltalake.exceptions import DeltaError
 
-from chaos.hubs import copy_differences, ends, read_hub
+from chaos.hubs import copy_differences, event_counts, read_hub
 from chaos.processes import kill_session
 from chaos.results import RunOptions, log, print_table
 from chaos.session import FAST_START
@@ -212,7 +212,7 @@ class CopyHub(Case):
         return super().environment() | {"EHBALANCE_SINK_CONNECTION_STRING": self.emulator.connection_string(self.copy)}
 
     def done(self) -> int:
-        return sum(ends(self.emulator, self.copy))
+        return sum(event_counts(self.emulator, self.copy))
 
     def problems(self) -> list[str]:
         return copy_differences(read_hub(self.emulator, self.hub), read_hub(self.emulator, self.copy))[1]

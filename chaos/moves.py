@@ -78,7 +78,7 @@ class Measurement:
         began = time.time()
         end(self._processes[name])
 
-        def taken() -> dict[str, float]:
+        def first_writes() -> dict[str, float]:
             times: dict[str, float] = {}
             for batch in self._fleet.sink.batches:
                 if batch.owner != f"{name}.1" and batch.written > began:
@@ -86,8 +86,10 @@ class Measurement:
                         times.setdefault(partition, batch.written)
             return times
 
-        self._fleet.wait_for(lambda: taken().keys() == owned, "the partitions are read elsewhere", _SETTLE_TIMEOUT)
-        return max(taken().values()) - began, Fault("end of a query", name, began, began + 1.0)
+        self._fleet.wait_for(
+            lambda: first_writes().keys() == owned, "the partitions are read elsewhere", _SETTLE_TIMEOUT
+        )
+        return max(first_writes().values()) - began, Fault("end of a query", name, began, began + 1.0)
 
     def restart(self, name: str) -> None:
         self.start(name)

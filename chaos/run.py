@@ -80,7 +80,7 @@ class Chaos:
         """Start the queries, inject all faults, and read the rest. Raises `TimeoutError` if a step takes too long."""
         for _ in range(_QUERIES):
             self._new_query()
-        self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
+        self._fleet.wait_for(lambda: self._are_running(_QUERIES), "the queries run")
         self._fleet.producer.start()
         self._fleet.wait_for(lambda: len({batch.owner for batch in self._fleet.sink.batches}) == _QUERIES, "all read")
         log("all queries read; injecting faults")
@@ -255,7 +255,7 @@ class Chaos:
             query.late = False
             self.outcomes[f"of those paused before their commit: {outcome}"] += 1
 
-    def _started(self, count: int) -> bool:
+    def _are_running(self, count: int) -> bool:
         self._watch()
         return sum(query.running for query in self._queries) == count
 
@@ -287,7 +287,7 @@ class Chaos:
             fleet.wait_for(read, "everything is read", START_TIMEOUT)
             for query in self._queries:
                 query.process.command("stop")
-            fleet.wait_for(lambda: self._started(0), "all queries have stopped", _STOP_TIMEOUT)
+            fleet.wait_for(lambda: self._are_running(0), "all queries have stopped", _STOP_TIMEOUT)
             fleet.wait_for(lambda: not self._owned(), "all leases are released", 10.0)
         finally:
             log("accounting")

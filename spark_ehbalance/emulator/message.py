@@ -34,7 +34,7 @@ class EncodedEvent(NamedTuple):
     tail: bytes
     partition_key: str | None = None
 
-    def annotated(self, name: str, value: Any) -> EncodedEvent:
+    def with_annotation(self, name: str, value: Any) -> EncodedEvent:
         """The event with one more annotation, like those that publishers and Kafka clients add."""
         return self._replace(annotations=self.annotations + _encode_pair(name, value), items=self.items + 2)
 

@@ -13,8 +13,8 @@ from multiprocessing import Pool
 from typing import Any, NamedTuple
 
 from spark_ehbalance.errors import EhBalanceError
-from storm.exhaustive.actions import PASSES, actions, check_owners, has_settled, settled, without_faults
-from storm.exhaustive.sameness import key
+from storm.exhaustive.actions import PASSES, actions, check_owners, has_settled, settle, without_faults
+from storm.exhaustive.equivalence import key
 from storm.exhaustive.state import Budget, State, Violation
 
 
@@ -65,7 +65,7 @@ def explore(case: Case, depth: float = inf, seconds: float = inf) -> CaseResult:
     """Visit all states in breadth-first order, until the first violation, after `depth` actions, or after `seconds`."""
     began, search = time.monotonic(), _Search()
     first = State.first(case.members, case.partitions, case.left)
-    story = search.run(settled(first) if case.settled else first, depth, began + seconds)
+    story = search.run(settle(first) if case.settled else first, depth, began + seconds)
     counts = len(search.origins), search.transitions, search.depth
     return CaseResult(case, *counts, search.complete, time.monotonic() - began, story)
 

@@ -406,7 +406,7 @@ def has_settled(state: State) -> bool:
     return not running or (even and sum(planned) == len(state.covered))
 
 
-def settled(state: State) -> State:
+def settle(state: State) -> State:
     """The state after all members have started and the group has settled. None of the bounded events have happened."""
     after = state._replace(left=Budget(starts=None))
     for _ in range(_MAX_SETTLING_ACTIONS):

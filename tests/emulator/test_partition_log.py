@@ -43,7 +43,7 @@ def test_events_are_read_in_chunks_before_and_after_trimming() -> None:
 @pytest.mark.parametrize("key", [None, "k", "k" * 200])
 def test_service_annotations_follow_the_senders(key: str | None, number: int) -> None:
     (event,) = build_events([b"body"], partition_key=key)
-    rendered = event.annotated("own", 7).render(-1, number, str(number * 1000), 1_700_000_000_000 + number)
+    rendered = event.with_annotation("own", 7).render(-1, number, str(number * 1000), 1_700_000_000_000 + number)
     pairs = text(b"own", 0xA3) + b"\x55\x07"
     pairs += text(b"x-opt-partition-key", 0xA3) + text(key.encode()) if key else b""
     items = SERVICE_ITEMS + (4 if key else 2)
