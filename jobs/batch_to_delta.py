@@ -4,9 +4,9 @@
         --conf spark.ehbalance.job.from=2026-01-31T12:00:00Z --conf spark.ehbalance.job.to=2026-01-31T18:00:00Z \
         jobs/batch_to_delta.py
 
-The settings are Spark properties, explained in conf/batch_to_delta.conf. The job inserts the events that the
-table does not contain, and changes or deletes none: it may be killed and run again, ranges may overlap, and
-`stream_to_delta` may write the table meanwhile.
+The settings are Spark properties, explained in conf/batch_to_delta.conf. The job only inserts events that the table
+does not contain. So it may be killed and run again, ranges may overlap, and `stream_to_delta` may write to the table
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Copy the events of an event hub to another one.
+"""Copy the events of an event hub to another event hub.
 
     EHBALANCE_CONNECTION_STRING=... EHBALANCE_SINK_CONNECTION_STRING=... \
         spark-submit --properties-file conf/copy_hub.conf jobs/copy_hub.py
 
-The settings are Spark properties, explained in conf/copy_hub.conf. Bodies, partition keys, properties with their types,
-and system properties that can be sent are copied, and events with one key arrive in their order. After a crash the last
-batch is sent again.
+The settings are Spark properties, explained in conf/copy_hub.conf. The job copies bodies, partition keys, properties
+with their types, and the system properties that can be sent. Events with the same key keep their order. After a crash,
+the last batch is sent again.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
 
-The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is an environment
-variable, because command lines and Spark's UI show properties to everybody; `source.fullyQualifiedNamespace` (Entra
-ID) needs none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
-the running batch.
+The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is passed in an
+environment variable, because command lines and Spark's UI show properties to everybody. With
+`source.fullyQualifiedNamespace` (Entra ID), none is needed. Pass other secrets by reference: `env:NAME` or `file:PATH`.
+On SIGTERM or SIGINT, the job stops after the running batch.
 
-Exactly once: the table contains every event once, even if this job, or one that shares the table and the lease table,
-crashes (`spark_ehbalance.exactly_once.once`).
+The table contains every event exactly once, even if this job crashes, or another job that shares the table and the
+lease table (`spark_ehbalance.exactly_once.once`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lets Spark find `format("ehbalance")`: it looks for a `DefaultSource` in modules named `pyspark_*`.
 
-Spark skips a module that cannot be imported and reports only an unknown format. So if a dependency of the source is
-missing, a `DefaultSource` still exists, and reports it. Python 3.8 can read this file.
+Spark skips a module that cannot be imported, and then reports only an unknown format. Therefore this module defines a
+`DefaultSource` even if a dependency is missing, to report the reason. This file also runs on Python 3.8.
 """
 
 import sys
@@ -20,7 +20,7 @@ except Exception as failure:
         _REASON += ". It needs Python 3.10 or newer"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
-        """Stands in for the source; its constructor reports the reason."""
+        """A substitute for the source, whose constructor reports the reason."""
 
         def __init__(self, options: Any) -> None:
             try:

@@ -1,4 +1,5 @@
-"""`spark.readStream.format("ehbalance")`: Azure Event Hubs for Spark, with partitions shared between queries."""
+"""`spark.readStream.format("ehbalance")`: a source for Azure Event Hubs, whose partitions independent queries can
+share."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format, and add the listener; see `spark_ehbalance.spark.registration.register`."""
+    """Register the format and the listener; see `spark_ehbalance.spark.registration.register`."""
     from spark_ehbalance.dependencies import require_spark
 
     require_spark()
@@ -26,7 +27,7 @@ def register(spark: SparkSession) -> None:
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.spark.running.run`."""
+    """Wait for queries, and stop them one after another on a signal; see `spark_ehbalance.spark.running.run`."""
     from spark_ehbalance.spark import running
 
     running.run(*queries, timeout=timeout)

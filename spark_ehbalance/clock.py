@@ -1,11 +1,12 @@
-"""The clock with which leases are measured."""
+"""The clock that measures leases."""
 
 from __future__ import annotations
 
 import time
 
-#: `time.monotonic` stops while a Linux or macOS machine sleeps, so after waking, leases that other members have claimed
-#: would seem valid. On Windows it does not stop, and the clocks below do not exist.
+#: On Linux and macOS, `time.monotonic` stops while the machine sleeps. After waking up, a member would therefore
+#: consider leases valid that other members have claimed meanwhile. On Windows it does not stop, and the clocks below do
+#: not exist.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 

@@ -27,13 +27,13 @@ __all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 
 def require_spark() -> None:
-    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed in a version with Python data sources.
+    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed, in a version with Python data sources.
     Call it before importing either package."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark
 
-    with suppress(ValueError):  # a platform may have its own version scheme
+    with suppress(ValueError):  # some platforms use their own version scheme
         if minor_version(pyspark.__version__) < OLDEST:
             supported = " to ".join("{}.{}".format(*version) for version in (OLDEST, NEWEST))
             raise SparkMissingError("EHB_SPARK_UNSUPPORTED", version=pyspark.__version__, supported=supported)

@@ -9,8 +9,8 @@ from string import Formatter
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`error` is the name of a class in `spark_ehbalance.errors`; `sentence` is a format string that is filled with the
-    error's parameters. `remedy` is Markdown for docs/errors.md; it is empty if the sentence states what is allowed.
+    """`error` is the name of a class in `spark_ehbalance.errors`; `sentence` is a format string for the error's
+    parameters. `remedy` is Markdown for docs/errors.md; it is empty if the sentence states what is allowed.
     """
 
     error: str
@@ -52,8 +52,8 @@ CONDITIONS = {
     "EHB_CREDENTIAL_UNUSABLE": Condition(
         "OptionError",
         "{option}={value} cannot be used by Python {python} on {host}: {reason}.",
-        "Install the module that defines the credential callable on the driver and the executors, or pass it to both "
-        "with `--py-files`: see [Entra ID](security.md#entra-id).",
+        "On the driver and the executors, install the module that defines the credential callable, or pass it with "
+        "`--py-files`: see [Entra ID](security.md#entra-id).",
     ),
     "EHB_COLUMN_INVALID": Condition("OptionError", "Column {column}: {problem}. Allowed: {allowed}."),
     "EHB_PACKAGE_MISSING": Condition("OptionError", "{option} requires {package}: pip install '{install}'."),
@@ -64,7 +64,7 @@ CONDITIONS = {
     "EHB_CHECKPOINT_UNUSABLE": Condition("OptionError", "{location} is unusable: {reason}."),
     "EHB_TWO_SOURCES": Condition(
         "OptionError",
-        "The query has two sources with leaseTable={lease_table}, so each event would reach only one of them.",
+        "Two sources of the query have leaseTable={lease_table}, so each event would reach only one of them.",
         "For a join, omit `leaseTable` and set a new `checkpointLocation`, so that each source reads all events. For a "
         "union, use one `load()`.",
     ),
@@ -130,9 +130,10 @@ CONDITIONS = {
         "HubUnavailableError",
         "Partition {partition}: no event arrived for receiverTimeout={timeout:g} s ({reason}). The batch fails; "
         "restart the query to run it again.",
-        "See [A partition stalls](operations.md#a-partition-stalls). If the error recurs, another reader uses an owner "
-        "level, or the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs); with "
-        "this option, a batch whose last events are gone ends once another event is sent to the partition.",
+        "See [A partition stalls](operations.md#a-partition-stalls). If the error recurs, another reader uses an "
+        "owner level, or the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs). "
+        "With this option, if the last events of a batch have been compacted away, the batch finishes only when "
+        "another event is sent to the partition.",
     ),
     "EHB_SEND_TIMEOUT": Condition(
         "HubUnavailableError",
@@ -143,9 +144,9 @@ CONDITIONS = {
     "EHB_EVENTS_LOST": Condition(
         "DataLossError",
         "Partition {partition}: events from sequence number {position} on are gone: {reason}.",
-        "If the events aged out, the query was stopped for longer than the hub retains events, or is too slow. If the "
-        "hub was recreated, see [`EHB_HUB_RECREATED`](#ehb_hub_recreated); if it was promoted to another region, see "
-        "[`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query continues at the "
+        "If the events aged out, the query was stopped for longer than the hub retains events, or it is too slow. If "
+        "the hub was recreated, see [`EHB_HUB_RECREATED`](#ehb_hub_recreated); if it was promoted to another region, "
+        "see [`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query continues at the "
         "first retained event.",
     ),
     "EHB_EVENT_MALFORMED": Condition(
@@ -171,15 +172,15 @@ CONDITIONS = {
         "DataLossError",
         "The checkpoint ends with batch {batch}, but another process of this query began batch {begun} at {at} "
         "({owner} on {host}).",
-        "The checkpoint was restored, or is a copy. If the query was still running elsewhere, start it again there. "
-        "Otherwise, set a new `checkpointLocation`: the query then continues at the lease table's positions. If the "
-        "sink was restored too, first [seek](commands.md#operators-orders) to the last event in the sink.",
+        "The checkpoint was restored, or it is a copy. If the query has meanwhile been run elsewhere, continue it "
+        "there. Otherwise, set a new `checkpointLocation`: the query then continues at the lease table's positions. "
+        "If the sink was restored too, first [seek](commands.md#operators-orders) to the last event in the sink.",
     ),
     "EHB_HUB_RECREATED": Condition(
         "DataLossError",
         "The {part} contains positions of {known}, but the query now reads {found}.",
-        "Set a new `checkpointLocation` and a new `leaseTable`, or keep the table and run `ehbalance seek LEASE_TABLE "
-        "--all --to earliest`.",
+        "Set a new `checkpointLocation`. Also set a new `leaseTable`, or keep the table and run `ehbalance seek "
+        "LEASE_TABLE --all --to earliest`.",
     ),
     "EHB_LEASE_TABLE_CHANGED": Condition(
         "DataLossError",
@@ -203,10 +204,10 @@ CONDITIONS = {
     ),
     "EHB_POSITION_UNKNOWN": Condition(
         "DataLossError",
-        "The event hub no longer has the events at {events}, which the query has read.",
+        "The event hub no longer has events that the query has read: sequence numbers {events}.",
         "[A promotion to another region](operations.md#geo-replicated-hubs) lost them. Stop the queries, run "
         "`ehbalance seek LEASE_TABLE --all --to TIME` with a time shortly before the promotion, and start the queries "
-        "again. Without a lease table, set a new `checkpointLocation`, and that time as `startingPosition`.",
+        "again. Without a lease table, set a new `checkpointLocation`, and set `startingPosition` to that time.",
     ),
     "EHB_SINK_AHEAD": Condition(
         "DataLossError",
@@ -236,14 +237,14 @@ CONDITIONS = {
     "EHB_LEASE_TABLE_CONTENDED": Condition(
         "StoreUnavailableError",
         "The group could not be joined within {timeout:g} s: the lease table at {location} is slow or contended.",
-        "The storage does not answer in time, or [too many members commit](sizing.md#lease-duration).",
+        "The storage is too slow, or [too many members commit](sizing.md#lease-duration).",
     ),
     "EHB_LEASE_TABLE_DAMAGED": Condition(
         "StoreDamagedError",
         "The lease table at {location} is damaged: {problem}. Running queries continue reading their partitions.",
         _CREATE_FROM_POSITIONS,
     ),
-    "EHB_LEASE_TABLE_SET_BACK": Condition(
+    "EHB_LEASE_TABLE_ROLLED_BACK": Condition(
         "StoreReplacedError",
         "The lease table at {location} was replaced, rolled back or edited by another program: {problem}.",
         _CREATE_FROM_POSITIONS,
@@ -253,8 +254,8 @@ CONDITIONS = {
         "{location} cannot be used as a lease table: {problem}. Nothing was changed there.",
         "Choose another `leaseTable`: each consumer group of a hub needs its own table, in a folder without other "
         "files. A table with a newer format needs a newer version of this package. For a container with several "
-        "groups, name one with `--group`. A checkpoint blob must contain both an offset and a sequence number: write "
-        "both, or delete the blob.",
+        "groups, select one with `--group`. A checkpoint blob must contain both an offset and a sequence number: "
+        "write both, or delete the blob.",
     ),
     "EHB_LEASE_TABLE_EXISTS": Condition(
         "EhBalanceError",
@@ -270,8 +271,8 @@ CONDITIONS = {
         "FencedError",
         "A later process on {host} started as {owner}, so this process stops.",
         "Two processes use the same checkpoint, a copy of it, or the same `ownerId`; the later process continues. If "
-        "Spark ended that one too (`CONCURRENT_STREAM_LOG_UPDATE`), start it again. Give each query its own checkpoint "
-        "and `ownerId`.",
+        "Spark ended the later process too (`CONCURRENT_STREAM_LOG_UPDATE`), start it again. Give each query its own "
+        "checkpoint and `ownerId`.",
     ),
     # --- exactly once ---------------------------------------------------------------------------------------------
     "EHB_TARGET_UNSUPPORTED": Condition(
@@ -290,16 +291,17 @@ CONDITIONS = {
     "EHB_TARGET_ROWS_INVALID": Condition(
         "TargetError",
         "{problem}.",
-        "You may change, drop and multiply rows, but each row must keep the `partition` and `sequenceNumber` of its "
-        "event and be written in the batch that reads the event: no stateful operator (aggregation, stream-stream "
-        "join) may return it in a later batch. Filter out events without a sequence number (`onMalformed=keep`). "
-        "`merge` needs one row per event: use `dropDuplicates(['partition', 'sequenceNumber'])`. If the table "
-        "contains an event twice, delete all of its rows but one, or set `update=False`.",
+        "You may change or drop rows, or produce several rows per event. But each row must keep the `partition` and "
+        "`sequenceNumber` of its event, and be written in the batch that reads the event: no stateful operator "
+        "(aggregation, stream-stream join) may return it in a later batch. With `onMalformed=keep`, filter out events "
+        "that have no sequence number. `merge` needs one row per event: use `dropDuplicates(['partition', "
+        "'sequenceNumber'])`. If the table contains an event twice, delete all but one of its rows, or set "
+        "`update=False`.",
     ),
     "EHB_TARGET_AHEAD": Condition(
         "TargetError",
-        "Target {target} contains events of {source} in partition {partition} up to {known}, which the hub does not "
-        "have.",
+        "Target {target} contains events of {source} in partition {partition} up to sequence number {known}, but the "
+        "hub does not have that event.",
         "The hub was recreated or promoted: use a new table, or another `source`.",
     ),
     "EHB_TARGET_HUB_RECREATED": Condition(
@@ -310,10 +312,10 @@ CONDITIONS = {
     "EHB_TARGET_BATCH_EXISTS": Condition(
         "TargetError",
         "Target {target} already has batch {batch} of this query. Nothing was written.",
-        "A second DataFrame of the same batch would be skipped: write the union of both, or give the second another "
-        "`source`. If the query used Delta's own sink before, run it once more with that sink and end it with "
-        "`spark_ehbalance.stop` before the change. If `foreachBatch` appends with the query's id as `txnAppId`, use "
-        "another id there. If the checkpoint was rolled back, set a new `checkpointLocation`.",
+        "A second DataFrame of the same batch would be skipped: write the union of the two, or give the second one a "
+        "different `source`. If the query used Delta's own sink before, run it once more with that sink, and stop it "
+        "with `spark_ehbalance.stop` before changing it. If `foreachBatch` appends with the query's id as `txnAppId`, "
+        "use another id there. If the checkpoint was rolled back, set a new `checkpointLocation`.",
     ),
     "EHB_TARGET_CONTENDED": Condition(
         "TargetError",
@@ -324,7 +326,7 @@ CONDITIONS = {
         "TargetError",
         "{file} could not be locked: {reason}.",
         "Every writer of the table must be able to write to this file and its folder. `fuser FILE` shows the process "
-        "that holds the lock: resume or end it. " + _RETRIED,
+        "that holds the lock: resume or stop it. " + _RETRIED,
     ),
     "EHB_TARGET_BATCH_UNKNOWN": Condition(
         "TargetError",
@@ -343,13 +345,13 @@ CONDITIONS = {
         "your own writes.",
     ),
     # --- commands and the planner ---------------------------------------------------------------------------------
-    "EHB_ORDER_REJECTED": Condition("EhBalanceError", "The order was rejected: {reason}."),
+    "EHB_COMMAND_REJECTED": Condition("EhBalanceError", "The command was rejected: {reason}."),
     "EHB_PORT_UNAVAILABLE": Condition("EhBalanceError", "{address} cannot be used: {reason}."),
     "EHB_FILE_NOT_WRITTEN": Condition("EhBalanceError", "{file} could not be written: {reason}."),
     "EHB_PLANNER_FAILED": Condition(
         "EhBalanceError",
         "The query's planner failed: {reason}. Other queries claim its partitions after the lease duration.",
-        "This is a bug in this package: report it with the driver's log.",
+        "This is a bug in this package: report it, and attach the driver's log.",
     ),
     "EHB_DRIVER_LOST": Condition(
         "EhBalanceError",

@@ -12,10 +12,10 @@ from spark_ehbalance.text import plain
 
 class EhBalanceError(Exception):
     """The base class of all errors of `ehbalance`. `condition` is the error's name, and `parameters` are the values in
-    its text. The text is a single line that is safe to print."""
+    its message. The message is a single line that is safe to print."""
 
     def __init__(self, condition: str, **parameters: object) -> None:
-        """Raises `KeyError` for an unknown condition, and `TypeError` for other parameters than the condition's."""
+        """Raises `KeyError` for an unknown condition, and `TypeError` for missing or unknown parameters."""
         if condition not in CONDITIONS:
             raise KeyError(f"unknown error condition {condition!r}")
         if parameters.keys() != (expected := CONDITIONS[condition].parameters):
@@ -37,7 +37,7 @@ class EhBalanceError(Exception):
         """The error's sentence without its full stop, for use as a parameter of another error or as a field of a log
         line."""
         sentence = CONDITIONS[self.condition].sentence.format(**self.parameters)
-        return plain(sentence).removesuffix(".")  # escaped, because a parameter may contain names that others chose
+        return plain(sentence).removesuffix(".")  # escaped, because parameters may be untrusted
 
 
 class OptionError(EhBalanceError, ValueError):
@@ -49,7 +49,7 @@ class SparkMissingError(EhBalanceError, ImportError):
 
 
 class InstallationError(EhBalanceError, ImportError):
-    """A Python process that Spark started cannot import the source."""
+    """A Python process started by Spark cannot import the source."""
 
 
 class ClientVersionError(EhBalanceError):
@@ -65,7 +65,7 @@ class MissingError(HubUnavailableError):
 
 
 class DataLossError(EhBalanceError):
-    """Events that were to be read no longer exist, or checkpoint, lease table and event hub do not belong together."""
+    """Events to read no longer exist, or the checkpoint, the lease table and the event hub do not belong together."""
 
 
 class MalformedEventError(EhBalanceError):
@@ -85,7 +85,7 @@ class StoreError(EhBalanceError):
 
 
 class StoreUnavailableError(StoreError):
-    """The lease store could not be read or written. As far as known, nothing was changed."""
+    """The lease store could not be read or written. As far as is known, nothing was changed."""
 
 
 class StoreDamagedError(StoreUnavailableError):
@@ -101,7 +101,7 @@ class StoreFormatError(StoreError):
 
 
 class ConflictError(StoreError):
-    """Another writer committed after the snapshot was read, so the caller must read and decide again."""
+    """Another writer committed after the snapshot was read, so the caller must read again and retry."""
 
 
 class FencedError(EhBalanceError):
@@ -109,11 +109,11 @@ class FencedError(EhBalanceError):
 
 
 class TargetError(EhBalanceError):
-    """A table cannot be written exactly once, at least not now."""
+    """A table cannot be written exactly once, or not at the moment."""
 
 
 def describe(error: BaseException) -> str:
-    """Describe `error` for use as a parameter of another error or as a field of a log line. The result is its `reason`
-    if it is an `EhBalanceError`, and its text otherwise."""
+    """Describe `error` for use as a parameter of another error or as a field of a log line: its `reason` if it is an
+    `EhBalanceError`, otherwise its message."""
     text = error.reason if isinstance(error, EhBalanceError) else str(error).removesuffix(".")
     return text or type(error).__name__

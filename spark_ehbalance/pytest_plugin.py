@@ -62,7 +62,8 @@ def event_hub_settings() -> Mapping[str, Any]:
 def event_hub_emulator(
     event_hub_emulators: Callable[..., Emulator], event_hub_settings: Mapping[str, Any]
 ) -> Iterator[Emulator]:
-    """The running emulator with the test's settings, shared with other tests. Faults end with the test."""
+    """The running emulator with the test's settings, shared with other tests. Injected faults are cleared after the
+    test."""
     emulator = event_hub_emulators(**event_hub_settings)
     yield emulator
     emulator.clear_faults()

@@ -1,13 +1,13 @@
-"""The versions of Spark that this package supports, and the matching version of Delta. Pure.
+"""The versions of Spark that this package supports, and the matching versions of Delta. Pure.
 
-The table is tested by `make test-matrix`; docs/platforms.md shows it to users.
+`make test-matrix` tests these versions; docs/platforms.md lists them for users.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Major and minor version of the oldest and the newest Spark that the tests use.
+#: Major and minor version of the oldest and the newest Spark with which this package is tested.
 OLDEST = (4, 0)
 NEWEST = (4, 3)
 
@@ -19,11 +19,11 @@ UNIX_SOCKET = "spark.python.unix.domain.socket.enabled"
 #: that import `delta`.
 _DELTA = {
     (4, 0): "io.delta:delta-spark_2.13:4.0.1",
-    # Not Delta 4.1.0: there, changing a table's properties needs a class that Spark 4.1.4 lacks.
+    # Not Delta 4.1.0, because changing a table's properties needs a class that Spark 4.1.4 lacks.
     (4, 1): "io.delta:delta-spark_4.1_2.13:4.4.0",
     # The Python package requires pyspark 4.2.0 or older; the jar works with all of 4.2.
     (4, 2): "io.delta:delta-spark_4.2_2.13:4.4.0",
-    # 4.3: no Delta yet.
+    # 4.3: not supported by Delta yet.
 }
 
 NEWEST_WITH_DELTA = max(_DELTA)
@@ -32,7 +32,7 @@ NEWEST_WITH_DELTA = max(_DELTA)
 def minor_version(spark: str) -> tuple[int, int]:
     """Major and minor version of a Spark version such as 4.2.0, 4.2 or 4.3.0-SNAPSHOT.
 
-    Raises `ValueError` for any other text.
+    Raises `ValueError` for any other string.
     """
     found = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?![\d.]*\d)", spark)
     if not found:
@@ -41,6 +41,6 @@ def minor_version(spark: str) -> tuple[int, int]:
 
 
 def delta_jar(spark: str) -> str | None:
-    """The coordinate of the Delta Lake for this version of Spark, in the form that `--packages` takes; None if there is
-    no such Delta Lake. Raises `ValueError` if `spark` is not a version."""
+    """The coordinate of Delta Lake for this version of Spark, as `--packages` expects it; None if Delta Lake does not
+    support this version. Raises `ValueError` if `spark` is not a version."""
     return _DELTA.get(minor_version(spark))

@@ -1,4 +1,4 @@
-"""Makes foreign text, such as owner ids and reasons, safe for terminals, logs and errors."""
+"""Makes untrusted text, such as owner ids and reasons, safe for terminals, logs and errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 
 def plain(text: str) -> str:
-    """`text` on one line. Every unprintable character (control characters, direction marks, characters without width,
-    lone surrogates) is written as an escape such as `\\x1b`."""
+    """`text` on one line. Unprintable characters (control characters, direction marks, zero-width characters, lone
+    surrogates) are replaced with escapes such as `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,7 +22,7 @@ def plain_lines(text: str) -> str:
 
 
 def format_time(ms: int) -> str:
-    """A time, given in milliseconds since 1970, as text to the second."""
+    """A time, given in milliseconds since 1970, formatted to the second."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
@@ -32,7 +32,7 @@ def iso(ms: int) -> str:
 
 
 def age(ms: int) -> str:
-    """A duration, given in milliseconds, as text for people."""
+    """A duration, given in milliseconds, in readable units."""
     seconds = ms / 1000
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if abs(seconds) >= 2 * length:
@@ -41,17 +41,17 @@ def age(ms: int) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger with this name. It makes messages `plain` for every handler."""
+    """The logger with this name, which makes messages `plain` for every handler."""
     result = logging.getLogger(name)
     result.addFilter(_make_plain)
     return result
 
 
 def _make_plain(record: logging.LogRecord) -> bool:
-    """A filter that makes each record plain and lets it pass. Every logger needs its own, because records do not go
+    """A filter that makes each record plain and keeps it. Every logger needs this filter, because records do not pass
     through the filters of parent loggers."""
     if not (text := record.getMessage()).isprintable():
         record.msg, record.args = plain(text), ()
-    if record.exc_info and not record.exc_text:  # formatters use it unchanged
+    if record.exc_info and not record.exc_text:  # formatters use `exc_text` unchanged
         record.exc_text = plain_lines(logging.Formatter().formatException(record.exc_info))
     return True

@@ -1,4 +1,4 @@
-"""Plain Python consumers in a group of Spark queries: checkpoint stores for azure-eventhub's `EventHubConsumerClient`.
+"""Checkpoint stores with which azure-eventhub's `EventHubConsumerClient` joins a group of Spark queries.
 
 This module's `DeltaCheckpointStore` is for the synchronous client; the one in `spark_ehbalance.consumers.aio` is for
 the asynchronous client.

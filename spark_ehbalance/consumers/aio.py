@@ -15,8 +15,8 @@ __all__ = ["DeltaCheckpointStore"]
 
 
 class DeltaCheckpointStore(CheckpointStore):
-    """`spark_ehbalance.consumers.DeltaCheckpointStore` for the client in `azure.eventhub.aio`. Each call runs in a
-    thread, and is completed even if it is cancelled."""
+    """`spark_ehbalance.consumers.DeltaCheckpointStore` for the client in `azure.eventhub.aio`. Each method runs in a
+    thread, and completes even if the call is cancelled."""
 
     def __init__(self, options: Mapping[str, str], **times: float) -> None:
         """For the arguments, see `spark_ehbalance.consumers.DeltaCheckpointStore`. Raises `OptionError`."""

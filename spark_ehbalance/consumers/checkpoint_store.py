@@ -45,21 +45,21 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The default interval of azure-eventhub's client in seconds, and the longest interval relative to it, because the
-#: client adds jitter.
+#: The default load-balancing interval of azure-eventhub's client in seconds; and the factor by which the client's
+#: jitter may lengthen an interval.
 _INTERVAL, _LONGEST_INTERVAL = 30.0, 1.2
 
 #: Maximum time that `claim_ownership` waits for requested handovers, and the time between its reads, in seconds.
 _PATIENCE, _READ_INTERVAL = 5.0, 0.2
 
-#: Seconds between two requests for the hub's partitions, and the timeout for resolving one starting position.
+#: Seconds between two requests for the hub's partitions, and timeout in seconds for resolving one starting position.
 _HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
 
-#: Maximum number of never-read partitions claimed by one commit, because no lease is renewed while their starting
-#: positions are resolved.
+#: Maximum number of never-read partitions that one commit claims. It is small because no lease is renewed while their
+#: starting positions are resolved.
 _MAX_STARTS = 32
 
-#: Versions of the table between two maintenance runs of a consumer that leads the group.
+#: Number of table versions between two maintenance runs, if this consumer leads the group.
 _TIDY_VERSIONS = 100
 
 _T = TypeVar("_T", bound=t.Transition)
@@ -69,11 +69,12 @@ class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient(..., checkpoint_store=store)` share an event hub with Spark queries
     through their lease table.
 
-    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. A store serves one
-    client, in the process that created the store.
+    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. Use a store for
+    only one client, in the process that created the store.
 
-    Raises `OptionError`; calls raise it too for a second client, a client in another group, and a closed store. Calls
-    raise `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
+    Raises `OptionError` for invalid options. Methods also raise it if the store is closed, or is used by a second
+    client or by a client of another group. Methods raise `StoreError` if the table is unavailable, and `DataLossError`
+    if the event hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:
@@ -89,19 +90,19 @@ class DeltaCheckpointStore(CheckpointStore):
         self._closed = False
         self._incarnation = uuid.uuid4().hex
         self._owner = ""  # the client's id while it is a member
-        self._epochs: dict[str, int] = {}  # granted partitions
+        self._epochs: dict[str, int] = {}  # of granted partitions
         self._pending_receivers: set[str] = set()  # granted partitions whose receivers are not open yet
-        self._returned: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
+        self._returned: Set[str] | None = frozenset()  # by the last claim; None if it reported lost events
         self._requested: set[str] = set()  # owned partitions with a pending handover, as of the last claim
         self._observations, self._read_at = Observations(), float("-inf")
         self._tidied = 0
         self._partitions: tuple[str, ...] = ()
         self._hub_created_ms: int | None = None
-        self._hub_ms: int | None = None  # by the hub's clock, at `_hub_at`
+        self._hub_ms: int | None = None  # the hub's clock at `_hub_at`
         self._hub_at = float("-inf")
-        self._latest_ends: Mapping[str, Position] | None = None  # for the group's first start
+        self._latest_ends: Mapping[str, Position] | None = None  # for starting the group for the first time
         self._checkpointing = threading.Lock()
-        self._waiting: dict[str, Position] = {}  # checkpoints for the next commit, the highest of each partition
+        self._waiting: dict[str, Position] = {}  # the highest checkpoint of each partition, for the next commit
         self._adding = threading.Lock()  # guards `_waiting`
         self._lost: set[str] = set()  # partitions whose last checkpoint was rejected
         self._next_checkpoint_at = 0.0
@@ -132,8 +133,9 @@ class DeltaCheckpointStore(CheckpointStore):
         """Renew the client's partitions, and claim the others in `ownership_list`. Returns the partitions that the
         client may read.
 
-        A partition of another member is requested, and is returned once it is handed over: by this call, which waits
-        for some seconds, or by a later call. The owner "" releases a partition.
+        If another member owns a partition, this call requests a handover. It waits for a few seconds, and returns the
+        partition if it is handed over in this time; otherwise a later call returns it. The owner "" releases a
+        partition.
 
         If partitions have lost events, every second call raises `DataLossError`; the calls in between return all other
         partitions.
@@ -157,14 +159,14 @@ class DeltaCheckpointStore(CheckpointStore):
             return self._grant(wanted, after)
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """Commit that all events up to this one are processed. Concurrent calls share a commit.
+        """Commit that all events up to this one were processed. Concurrent calls share a commit.
 
-        If another member waits for the partition, the same commit hands it over, so that no event is processed twice.
-        Checkpoints never move back: a checkpoint that is earlier than the last one is ignored.
+        If another member is waiting for the partition, the same commit hands the partition over, so that no event is
+        processed twice. Checkpoints never move back: one that is earlier than the last checkpoint is ignored.
 
-        Raises `OwnershipLostError` if the client no longer owns the partition, even if this call handed it over. If the
-        error reaches the client, the client closes its receiver. Raises `StoreUnavailableError` or `ConflictError` if
-        the commit fails.
+        Raises `OwnershipLostError` if the client no longer owns the partition, including after this call handed it
+        over. If your code does not catch the error, the client closes its receiver. Raises `StoreUnavailableError` or
+        `ConflictError` if the commit fails.
         """
         self._add(checkpoint)
         self._write(checkpoint)
@@ -180,11 +182,11 @@ class DeltaCheckpointStore(CheckpointStore):
         return [named | checkpoint_entry(lease) for lease in snapshot.leases.values() if lease.checkpoint is not None]
 
     def close(self) -> None:
-        """Release the client's partitions, and leave the group. Call it after the client's `close`."""
+        """Release the client's partitions and leave the group. Call this method after the client's `close`."""
         with self._lock:
             store, self._store, self._closed = self._store, None, True
             if store is not None:
-                with store, contextlib.suppress(StoreReplacedError):  # there is no longer a group to leave
+                with store, contextlib.suppress(StoreReplacedError):  # the group to leave no longer exists
                     self._leave(store)
 
     def __enter__(self) -> DeltaCheckpointStore:
@@ -196,7 +198,7 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def _open(self, named: Mapping[str, Any]) -> LeaseStore:
-        """The lease table. Raises `OptionError` if the client is of another group."""
+        """The lease table. Raises `OptionError` if the client belongs to another group."""
         if self._closed:
             raise invalid_option("checkpoint_store", "a closed store", "an open one")
         group, own = Group.from_names(*(named[name] for name in _named("", "", ""))), self._options.group
@@ -215,7 +217,7 @@ class DeltaCheckpointStore(CheckpointStore):
         try:
             snapshot = store.read()
         except StoreUnavailableError:
-            self._observations = self._observations.restarted()  # others could not renew either
+            self._observations = self._observations.restarted()  # other members could not renew either
             raise
         if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended
             self._observations = self._observations.restarted()
@@ -242,8 +244,8 @@ class DeltaCheckpointStore(CheckpointStore):
                 self._partitions, self._hub_created_ms = partitions, hub.created_ms
                 self._hub_ms = hub.first_answer_ms
                 self._hub_at = monotonic()
-            except HubUnavailableError as error:  # leases must be renewed all the same
-                _LOG.warning("Looking for new partitions later: %s", error.reason)
+            except HubUnavailableError as error:  # leases must be renewed nevertheless
+                _LOG.warning("Could not check for new partitions, retrying later: %s", error.reason)
         if mismatch := hub_mismatch(snapshot, HubReference.from_group(self._options.group, self._hub_created_ms)):
             raise mismatch
 
@@ -252,7 +254,7 @@ class DeltaCheckpointStore(CheckpointStore):
             with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                 return hub.partition_states(partitions) if partitions else {}
         except HubUnavailableError as error:
-            _LOG.warning("%s. Beginning to read no partition", error)
+            _LOG.warning("%s. Claiming no new partitions", error)
             return {}
 
     def _address(self, partition: str) -> PartitionAddress:
@@ -261,8 +263,8 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- claiming ----------------------------------------------------------------------------------------------
 
     def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
-        """Write the client's heartbeat, renewals and claims. Adds the other partitions that it must take to "
-        "`wanted`."""
+        """Write the client's heartbeat, renewals and claims. Adds the other partitions that it must take to
+        `wanted`."""
         named = next(iter(wanted.values()))
         snapshot = self._read(named)
         self._check_hub(snapshot)
@@ -301,7 +303,7 @@ class DeltaCheckpointStore(CheckpointStore):
         return after
 
     def _new_partitions(self, snapshot: Snapshot) -> list[t.Transition]:
-        """Transitions that add the hub's new partitions to the table. If the table has partitions already, the new ones
+        """Transitions that add the hub's new partitions to the table. If the table already has partitions, the new ones
         are read from their first event."""
         new = tuple(partition for partition in self._partitions if partition not in snapshot.leases)
         if snapshot.leases:
@@ -320,8 +322,8 @@ class DeltaCheckpointStore(CheckpointStore):
         return waited > lease.handover.timeout_ms / 2000
 
     def _orphaned_leases(self, snapshot: Snapshot) -> list[Lease]:
-        """Leases to claim although the client did not request them: either they are pinned to it, or they have long had
-        no live owner. The latter happens because the client does not know other members' limits."""
+        """Leases to claim although the client did not request them: they are pinned to the client, or have long had no
+        live owner. The latter happens because the client does not know other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
         before = monotonic() - 2 * max(durations.longest, durations.needs)
         return [
@@ -332,7 +334,7 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _take_changes(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
-        """Claims of the partitions without a live owner, and handover requests for the others."""
+        """Claims for the partitions without a live owner, and handover requests for the others."""
         expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, monotonic())
         timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
         claims, requests = list[Lease](), list[t.Transition]()
@@ -364,7 +366,7 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _starting_positions(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
-        """Partition → starting position, where `latest` means the time `latest_ms` by the hub's clock."""
+        """Partition → starting position. `latest` means the time `latest_ms` by the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
         configured.check_ends({partition: state.end for partition, state in states.items()})
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
@@ -378,8 +380,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _grant(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
         """The entries of the partitions that the client may read. If a partition's epoch changed while the client was
-        reading it, for example after a seek, it is omitted once, so that the client closes its receiver and begins
-        again."""
+        reading it, for example after a seek, the partition is omitted once, so that the client closes its receiver and
+        opens a new one."""
         before, granted = self._epochs, dict[str, Lease]()
         for lease in snapshot.owned_by(self._owner):
             partition = lease.partition
@@ -401,7 +403,7 @@ class DeltaCheckpointStore(CheckpointStore):
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
         if losses and self._returned == granted.keys():
-            self._returned = None  # the next claim returns: only then the client reopens receivers that have failed
+            self._returned = None  # so that the next claim returns: only then does the client reopen failed receivers
             raise _joined(losses, snapshot)
         self._returned = granted.keys()
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
@@ -411,7 +413,7 @@ class DeltaCheckpointStore(CheckpointStore):
     ) -> tuple[set[str], dict[str, DataLossError]]:
         """The readable partitions, and an error for each partition with lost events. With `failOnDataLoss` = `false`,
         there is a warning instead of the error, and the checkpoint is reset to the first retained event. Partitions for
-        which the hub does not answer are in neither."""
+        which the hub does not answer are omitted from both."""
         readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
         checkpoints = {
@@ -457,11 +459,11 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- releasing ---------------------------------------------------------------------------------------------
 
     def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Release partitions whose receivers the client closed. When the last one is released, the client leaves the
-        group, because it does not report when it stops."""
+        """Release partitions whose receivers the client closed. After releasing its last partition, the client leaves
+        the group, because it does not report when it stops."""
         with self._lock:
             store = self._open(entries[0])
-            self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
+            self._write_waiting(entries[0])  # when it stops, the asynchronous client does not wait for its checkpoints
             closed = {p for entry in entries if str(self._epochs.get(p := entry["partition_id"])) == entry.get("etag")}
             self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in closed}
             if closed and not self._epochs:
@@ -479,8 +481,8 @@ class DeltaCheckpointStore(CheckpointStore):
         self._owner, self._epochs = "", {}
 
     def _release_changes(self, lease: Lease) -> list[t.Transition]:
-        """A handover if one is pending, and a release, which takes effect if none is pending or the next owner has "
-        "left."""
+        """A handover if one is pending; and a release, which takes effect if none is pending or the next owner has
+        left."""
         handover = [self._transition(t.HandOver, lease)] if lease.handover else []
         return [*handover, self._transition(t.Release, lease)]
 

@@ -111,8 +111,8 @@ class LeaseStore(ABC):
 
 
 class LeaseTable(LeaseStore):
-    """A lease store with a location and with functions for operators. `lease_table/backends.py` lists the "
-    "subclasses."""
+    """A lease store with a location and with functions for operators. `lease_table/backends.py` lists the
+    subclasses."""
 
     @abstractmethod
     def __init__(
@@ -201,8 +201,8 @@ def commit_and_record(
 
 
 def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
-    """Append the changes of owner to the history. A failure is only passed to `warn`, because the commit has "
-    "succeeded."""
+    """Append the changes of owner to the history. A failure is only passed to `warn`, because the commit has
+    succeeded."""
     changes = ownership_changes(outcome)
     try:
         if changes:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spark_ehbalance.text import plain
 
-#: Where a metric is available: from a query's process, from a lease table (`ehbalance metrics`), or from both.
+#: Where a metric is available: in a query's process, from a lease table (`ehbalance metrics`), or both.
 QUERY, TABLE, BOTH = "query", "table", "both"
 
 _GROUP = ("group",)
@@ -17,8 +17,8 @@ _PARTITION = ("group", "member", "partition")
 
 
 class Metric(NamedTuple):
-    """A Prometheus metric. If its name ends with `_total`, it is a counter, which begins at 0 when the process starts;
-    otherwise it is a gauge. `meaning` is one line of Markdown."""
+    """A Prometheus metric. If its name ends with `_total`, the metric is a counter, which begins at 0 when the process
+    starts; otherwise it is a gauge. `meaning` is one line of Markdown."""
 
     name: str
     labels: tuple[str, ...]
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def sample(metric: Metric, value: float, *labels: str) -> Sample:
-    """A sample. The labels are made printable, because other programs may have written them."""
+    """A sample. The labels are made printable, because they may be untrusted."""
     return Sample(metric, tuple(map(plain, labels)), float(value))
 
 
@@ -58,16 +58,16 @@ def _metric(name: str, labels: tuple[str, ...], source: str, meaning: str) -> Me
     return Metric(f"ehbalance_{name}", labels, source, meaning)
 
 
-LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "events that the sink has not finished, as last measured")
+LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "events that the sink has not processed yet, as last measured")
 LAG_SECONDS = _metric("lag_seconds", _PARTITION, BOTH, "age of the oldest unread event; missing if unknown")
 OWNED = _metric("owned_partitions", _MEMBER, BOTH, "owned partitions")
 BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
     BOTH,
-    "start of the running batch; from a table, when the batch was recorded. Missing while no batch runs",
+    "when the running batch started; from a lease table, when it was recorded. Missing while no batch runs",
 )
-BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "duration of a batch, as a moving average")
+BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "moving average of the duration of a batch")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
 STALLED = _metric(
     "stalled",
@@ -79,32 +79,33 @@ UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions without an own
 MEMBERS = _metric(
     "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until they are forgotten"
 )
-LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the lease duration in force")
+LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the current lease duration")
 OLDEST_RENEWAL = _metric("oldest_renewal_timestamp_seconds", _GROUP, BOTH, "oldest renewal of an owned lease")
 STORE_AVAILABLE = _metric(
     "store_available",
     _MEMBER,
     BOTH,
-    "1, or 0 if the last read or write of the lease table failed; the group's totals are missing then",
+    "1, or 0 if the last read or write of the lease table failed; the group's totals are then missing",
 )
 MOVES = _metric(
     "moves_total",
     ("group", "member", "reason"),
     QUERY,
-    "ownership changes and orders written by the member; `reason` is the history's `event`, such as `HandOver`",
+    "ownership changes and operator commands written by the member; `reason` is the history's `event`, such as "
+    "`HandOver`",
 )
 FINDINGS = _metric(
     "findings", ("group", "code"), TABLE, "[findings](monitoring.md#findings) of `ehbalance status`, by code"
 )
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
-CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that lost a race")
+CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that failed because another commit was faster")
 EVENTS = _metric("events_total", _MEMBER, QUERY, "events in finished batches, counted by sequence numbers")
 HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last request")
 BUSY = _metric(
     "server_busy_total",
     _MEMBER,
     QUERY,
-    "the planner's requests that the hub refused because it was busy; for the workers', see the executors' logs",
+    "the planner's requests that the hub throttled; for the workers' requests, see the executors' logs",
 )
 
 METRICS = (

@@ -16,11 +16,11 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Maximum number of concurrent connections. Prometheus and browsers need fewer than ten, and many processes are limited
-#: to 1,024 open files.
+#: Maximum number of concurrent connections. Prometheus and browsers need fewer than ten, and a process can often open
+#: only 1,024 files.
 MAX_CONNECTIONS = 32
 
-#: Seconds that the peer has to send a request, and again to receive the response.
+#: Time limit in seconds for the peer to send a request, and again for it to receive the response.
 _TIMEOUT = 10.0
 
 
@@ -126,7 +126,7 @@ class HttpServer(ThreadingHTTPServer):
                     _shut_down(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # ignores connections that ended early
+        if not isinstance(sys.exc_info()[1], OSError):  # a connection that ended early is not an error
             _LOG.exception("request failed")
 
 

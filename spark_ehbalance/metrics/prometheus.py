@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LOG = logger(__name__)
 
-#: Seconds between attempts to use a port, which an earlier process of the query may still use.
+#: Seconds between attempts to open the port, which the query's previous process may still use.
 _RETRY = 10.0
 
 
@@ -31,7 +31,7 @@ def require_prometheus(option: str) -> None:
 
 
 class Collector:
-    """At each scrape, yields the samples that `read` returns, as Prometheus' metric families."""
+    """On each scrape, yields the samples that `read` returns as Prometheus metric families."""
 
     def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
         self._read = read

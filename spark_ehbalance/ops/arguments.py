@@ -19,7 +19,7 @@ from spark_ehbalance.lease_table import contract as base
 from spark_ehbalance.query.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, redacted
 
-#: The environment variable with the connection string.
+#: The environment variable that contains the connection string.
 CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
 
 #: Why a secret must not be an argument.
@@ -30,7 +30,12 @@ access_panel = functools.partial(typer.Option, rich_help_panel="Access")
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 Reason = Annotated[str, typer.Option("--why", help="The reason, recorded in the history.")]
-GroupName = Annotated[str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Group in the container.")]
+GroupName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMESPACE/HUB/GROUP", help="Consumer group, if LEASE_TABLE is a blob container with several."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BlobNamespace = Annotated[
     str | None, access_panel(metavar="HOST[:PORT]", help="Namespace in blob names, if it differs from the hub's host.")
@@ -39,11 +44,13 @@ BlobNamespace = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Storage options of the lease table, and the Entra ID credential for the storage and the event hub."""
+    """Storage options of the lease table, and the Entra ID credential for both the storage and the event hub."""
 
     storage_option: Annotated[
         list[str] | None,
-        access_panel(metavar="NAME=VALUE", help="Storage option; a secret as env:VARIABLE or file:PATH. Repeatable."),
+        access_panel(
+            metavar="NAME=VALUE", help="Storage option; pass a secret as env:VARIABLE or file:PATH. Repeatable."
+        ),
     ] = None
     credential: Annotated[
         str | None, access_panel(help="Entra ID credential, by name or as package.module:callable.")
@@ -65,10 +72,10 @@ class StorageOptions:
         identity: Identity | None = None,
         group: Group | None = None,
     ) -> base.LeaseTable:
-        """Open the lease table. `group` selects a group if the container has several.
+        """Open the lease table. `group` selects a group if the table is a blob container with several.
 
         `identity` overrides the command's credential; storage options override both. `needs_members` means that the
-        command needs members, orders or the history. Raises `OptionError`.
+        command needs members, operator commands or the history. Raises `OptionError`.
         """
         identity = identity or self.identity()
         location = checked_location(lease_table)
@@ -77,7 +84,7 @@ class StorageOptions:
                 "EHB_OPTION_INVALID",
                 option="LEASE_TABLE",
                 value=repr(lease_table),
-                allowed="a lease table in Delta (a container has no members, orders and history)",
+                allowed="a lease table in Delta (a container has no members, operator commands or history)",
             )
         options = storage_options(pairs(self.storage_option), {}, location, identity)
         return backends.open_store(location, options, group=group)
@@ -93,15 +100,13 @@ class HubOptions:
         str | None,
         hub_panel(
             metavar="REF",
-            help=f"Connection string, as env:NAME or file:PATH. Default: env:{CONNECTION_STRING}",
+            help=f"Connection string, passed as env:NAME or file:PATH. Default: env:{CONNECTION_STRING}",
         ),
     ] = None
     consumer_group: Annotated[str, hub_panel(help="Consumer group of the queries.")] = "$Default"
     network: Annotated[
         list[str] | None,
-        access_panel(
-            metavar="NAME=VALUE", help=f"Network option of a query: {', '.join(NETWORK_OPTIONS)}. Repeatable."
-        ),
+        access_panel(metavar="NAME=VALUE", help=f"A query's network option: {', '.join(NETWORK_OPTIONS)}. Repeatable."),
     ] = None
 
     def options(self, lease_table: str | None, storage: StorageOptions, blob_namespace: str | None = None) -> Options:
@@ -133,15 +138,15 @@ class HubOptions:
 
 
 def parse_group(text: str) -> Group:
-    """The group in `--group=NAMESPACE/HUB/GROUP`. Raises `OptionError`."""
+    """Parse `--group=NAMESPACE/HUB/GROUP`. Raises `OptionError`."""
     names = text.split("/")
     if len(names) != 3 or not all(names):
         raise OptionError("EHB_OPTION_INVALID", option="--group", value=redacted(text), allowed="NAMESPACE/HUB/GROUP")
-    return Group(*map(str.lower, names))  # blob names may contain any port
+    return Group(*map(str.lower, names))  # not validated, because the namespace in blob names may include a port
 
 
 def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str, str]:
-    """The NAME=VALUE texts of `option` as a dict. Raises `OptionError`."""
+    """The NAME=VALUE pairs given for `option`, as a dict. Raises `OptionError`."""
     for text in texts or []:
         if "=" not in text:
             raise OptionError("EHB_OPTION_INVALID", option=option, value=HIDDEN, allowed="NAME=VALUE")

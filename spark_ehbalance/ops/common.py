@@ -1,4 +1,4 @@
-"""Functions that several commands use: hub requests, orders and output."""
+"""Functions that several commands use: hub requests, commits and output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.text import age, format_time, plain, plain_lines
 
-#: Wide enough for every table.
+#: Wide enough for any table.
 _FULL_WIDTH = 10_000
 
 
@@ -58,34 +58,36 @@ def check_group(snapshot: Snapshot, group: Group, lease_table: str) -> None:
 
 
 def operator() -> Author:
-    """The author of orders given on the command line."""
+    """The author of commands given on the command line."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
 
 
 def order(store: LeaseStore, orders: Sequence[Transition], members: Collection[str | None] = ()) -> Snapshot:
-    """Commit an operator's orders, which concern `members`, and record them in the history. Returns the new state.
+    """Commit an operator's command, given as transitions (`orders`) that concern `members`, and record it in the
+    history. Returns the new state.
 
-    Raises `EhBalanceError` if an order is rejected. Then no order was carried out, unless a concurrent commit made only
-    some of them invalid.
+    Raises `EhBalanceError` if a transition is rejected. Nothing has changed then, unless a concurrent commit made only
+    some of the transitions invalid.
     """
     before = store.read()
     outcome = apply(before, orders)
     if not outcome.rejected:
         outcome = commit_and_record(store, before, orders, warn)
     if outcome.rejected:
-        raise EhBalanceError("EHB_ORDER_REJECTED", reason=outcome.rejected[0].reason)
+        raise EhBalanceError("EHB_COMMAND_REJECTED", reason=outcome.rejected[0].reason)
     view = GroupView(outcome.after, now_ms())
     for member in members:
         if member is not None and not view.is_live(member):
             silence = age(view.silence_ms(member))
             warn(
-                f"{member} last renewed {silence} ago and appears dead: it cannot carry out the order until it returns."
+                f"{member} last renewed {silence} ago and appears dead: it cannot carry out the command until it "
+                "returns."
             )
     return outcome.after
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print `text` with control characters escaped: it may contain names that others chose."""
+    """Print `text` with control characters escaped: it may be untrusted."""
     typer.echo(plain_lines(text), err=err)
 
 
@@ -95,24 +97,23 @@ def warn(text: str) -> None:
 
 
 def console() -> Console:
-    """A console as wide as the terminal or `COLUMNS`. Otherwise its width is unlimited, because a file cannot be
-    widened."""
+    """A console as wide as the terminal or `COLUMNS`. Its width is unlimited if the output is a file."""
     is_limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if is_limited else _FULL_WIDTH)
 
 
 def cell(value: object) -> Text:
-    """A table cell with text that others may have chosen: markup, emoji codes and control characters have no effect."""
+    """A table cell with untrusted text: markup, emoji codes and control characters have no effect."""
     return Text("" if value is None else plain(str(value)))
 
 
 def wrapped(text: str, width: int) -> Text:
-    """`text`, plain and with hanging indents, for lines of `width` columns."""
+    """`text` made plain and wrapped at `width` columns, with hanging indents."""
     return Text("\n".join(textwrap.wrap(plain(text), width, subsequent_indent="  ", break_on_hyphens=False)))
 
 
 def change_text(change: OwnershipChange, partition: str = "") -> str:
-    """A change of the history as one line."""
+    """A change from the history, on one line."""
     owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
     reason = f": {change.why}" if change.why else ""
     return f"{format_time(change.at_ms)}  {partition}{change.event}  {owners}  by {change.by}{reason}"
@@ -128,8 +129,7 @@ def table(
     dispensable: Sequence[str] = (),
     width: int = _FULL_WIDTH,
 ) -> Table:
-    """A table of values that others may have chosen. Columns in `right` are right-aligned; columns in `unknown` contain
-    only "-".
+    """A table of untrusted values. Columns in `right` are right-aligned; columns in `unknown` contain only "-".
 
     Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; then cells wrap.
     """

@@ -25,9 +25,10 @@ def dashboard(
         Path | None, typer.Option(metavar="FILE", help="Write the current page to this HTML file and exit.")
     ] = None,
 ) -> None:
-    """Show groups on a web page that only this machine can open.
+    """Show groups on a web page that can be opened only on this machine.
 
-    Contains owners, lag, findings, members and moves. Ctrl-C ends the command. A saved page needs no network.
+    The page shows owners, lag, findings, members and moves. Press Ctrl-C to end the command. A saved page needs no
+    network.
     """
     with contextlib.ExitStack() as opened:
         viewers = {table: Viewer(opened.enter_context(storage.open(table))) for table in lease_tables}

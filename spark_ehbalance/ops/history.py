@@ -1,4 +1,4 @@
-"""`ehbalance history`: a group's ownership changes and orders."""
+"""`ehbalance history`: a group's ownership changes and operator commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def history(
     storage: StorageOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show all ownership changes and orders, oldest first."""
+    """Show all ownership changes and operator commands, oldest first."""
     with storage.open(lease_table, needs_members=True) as store:
         changes = store.history()
         if not changes:

@@ -27,9 +27,9 @@ def init(
 ) -> None:
     """Create the lease table of a group, or check an existing one.
 
-    A query also creates the table when it starts, but this command checks the options first. With --positions, the
-    queries continue at these positions, and in other partitions at the first retained event. Start them with new
-    checkpointLocations.
+    A query creates the table itself when it starts; use this command to check the options beforehand. With --positions,
+    the queries continue at these positions, and in all other partitions at the first retained event. Start them with
+    new checkpointLocations.
     """
     file = None if positions is None else PositionFile(positions)
     options = hub.options(lease_table, storage, blob_namespace)
@@ -37,7 +37,7 @@ def init(
     group, identity = options.group, options.connection.identity
     with storage.open(lease_table, needs_members=file is not None, identity=identity, group=group) as store:
         exists = store.exists()
-        if exists and (snapshot := store.read()).group == group:  # `create` rejects a table of another group
+        if exists and (snapshot := store.read()).group == group:  # if it belongs to another group, `create` rejects it
             check_hub(snapshot, current)
         if file is None:
             store.create(group)
@@ -53,13 +53,13 @@ def init(
     state = "exists" if exists else "created"
     echo(f"Lease table {lease_table} of {group} {state}; the hub has {len(states)} partitions.")
     if file is not None and (missing := [p for p in states if p not in file.targets([*states])]):
-        echo(f"No position for partition {', '.join(missing)}: reading begins at the first retained event.")
+        echo(f"No position for partition {', '.join(missing)}: reading will begin at the first retained event.")
 
 
 def _create(
     store: LeaseStore, location: str, group: Group, positions: Mapping[str, Position], created_ms: int | None
 ) -> None:
-    """Create the table with `positions` in one commit. Raises `EhBalanceError` if another process was faster."""
+    """Create the table with `positions` in one commit. Raises `EhBalanceError` if another process created it first."""
     by, at_ms, why = replace(operator(), incarnation=uuid.uuid4().hex), now_ms(), "init --positions"
     transitions: list[Transition] = [
         Restore(by=by, at_ms=at_ms, partition=partition, checkpoint=position, why=why)

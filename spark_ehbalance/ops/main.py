@@ -70,11 +70,11 @@ for command in (
 
 
 def main() -> None:
-    """Run the command. If it raises an `EhBalanceError`, prints that on one line and exits with 1, or with 2 for an
-    invalid option."""
+    """Run the command. On an `EhBalanceError`, print the error on one line and exit with 1, or with 2 for an invalid
+    option."""
     logging.getLogger("azure").addHandler(
         logging.NullHandler()
-    )  # hides the client's warnings, because each is followed by an error that the command prints
+    )  # hides the client's warnings, because the command prints the resulting errors
     try:
         if any(map(looks_secret, sys.argv[1:])):
             raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)

@@ -9,7 +9,7 @@ from spark_ehbalance.ops.common import echo
 def maintain(lease_table: LeaseTable, storage: StorageOptions) -> None:
     """Clean up a lease table. Queries may keep running.
 
-    Removes more than the group's leader does, and compacts the history. Keeps files of other programs.
+    This removes more files than the group's leader does, and compacts the history. Files of other programs are kept.
     """
     with storage.open(lease_table, needs_members=True) as store:
         group = store.read().group

@@ -1,4 +1,4 @@
-"""`ehbalance metrics`: serves metrics of groups to Prometheus, from their lease tables alone."""
+"""`ehbalance metrics`: serves metrics of groups to Prometheus, using only their lease tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ def metrics(
     lease_table: Annotated[list[str], typer.Argument(help="The groups' lease tables.")],
     storage: StorageOptions,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of /metrics.")] = 9464,
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 accepts everybody.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines.")
+    ] = "127.0.0.1",
 ) -> None:
     """Serve metrics of groups to Prometheus until Ctrl-C.
 
-    The lease tables and their histories are the only source. Each table is read at most once a second.
+    The metrics come only from the lease tables and their histories. Each table is read at most once a second.
     """
     require_prometheus("ehbalance metrics")
     with ExitStack() as stores:
@@ -34,5 +36,5 @@ def metrics(
         )
         server.start()
         stores.callback(server.close)
-        typer.echo(f"Serving http://{host}:{port}/metrics. Ctrl-C ends it.", err=True)
+        typer.echo(f"Serving http://{host}:{port}/metrics. Press Ctrl-C to end it.", err=True)
         threading.Event().wait()

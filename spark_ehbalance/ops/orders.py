@@ -1,4 +1,4 @@
-"""Operators' orders: `ehbalance transfer`, `pin`, `drain` and `seek`."""
+"""Operator commands: `ehbalance transfer`, `pin`, `drain` and `seek`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def transfer(
 ) -> None:
     """Move a partition to a member once.
 
-    The owner first finishes its running batch. The strategy may move the partition again after ten lease durations.
+    The current owner first finishes its running batch. After ten lease durations, the strategy may move the partition
+    again.
     """
     state = _move(Transfer, lease_table, storage, partition, to, why, handover_timeout)
     echo(f"Partition {partition} moves to {to}{state}.")
@@ -56,7 +57,7 @@ def pin(
     why: Reason = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
-    """Keep a partition with a member as long as it is live."""
+    """Keep a partition with a member as long as the member is live."""
     _check_exactly_one("pin", {"--to": to is not None, "--remove": remove})
     if to is None:
         _order(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
@@ -75,8 +76,8 @@ def drain(
 ) -> None:
     """Make a member release its partitions and claim no more.
 
-    The running batch ends first. The query keeps running without partitions; stop it when `status` shows that it has
-    none.
+    The member first finishes its running batch. The query keeps running without partitions; stop it when `status` shows
+    that it owns none.
     """
     _order(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
     echo(f"{owner} may claim partitions again." if undo else f"{owner} is leaving.")
@@ -95,12 +96,12 @@ def seek(
 ) -> None:
     """Move the positions of partitions forward or back.
 
-    An owned partition requires --force. The owner's running batch still reaches the sink, even after a restart, unless
-    another query claims the partition first; the next batch begins at the new position. In an unowned partition, the
-    seek takes effect at once, and an interrupted batch is not run again.
+    An owned partition requires --force. The owner's running batch still reaches the sink, even if the query restarts,
+    unless another query claims the partition first. The next batch begins at the new position. In an unowned partition,
+    the seek takes effect at once, and an interrupted batch is not run again.
 
-    After a seek back, a Delta table written exactly once receives no event twice. With --all, the lease table may
-    contain positions of an earlier hub with the same name.
+    After seeking back, a Delta table with exactly-once writes receives no event twice. With --all, you can also seek if
+    the hub was recreated under the same name.
     """
     has_file = positions is not None
     _check_exactly_one("seek", {"PARTITION": partition is not None, "--all": everything, "--positions": has_file})
@@ -129,7 +130,7 @@ def seek(
     if back := [p for p, target in targets.items() if (at := before.leases[p].checkpoint) and target.next < at.next]:
         echo(
             f"Events of partition {', '.join(back)} will be read again. A table written exactly once (once, "
-            "write_once) skips events up to its last one: use spark_ehbalance.merge, or another source."
+            "write_once) skips events up to its last one: use spark_ehbalance.merge, or a different source."
         )
 
 
@@ -142,7 +143,7 @@ def _move(
     why: str,
     handover_timeout: str,
 ) -> str:
-    """Commit the order. Returns a clause about the pending move, which ends the command's message."""
+    """Commit the move. Returns a clause about its progress, which ends the command's message."""
     option, value = "--handover-timeout", redacted(handover_timeout)
     try:
         timeout_ms = round(1000 * parse_duration(handover_timeout))
@@ -160,9 +161,9 @@ def _move(
 
 
 def _check_exactly_one(command: str, options: Mapping[str, bool]) -> None:
-    """Raise `OptionError` unless exactly one of the `options` is given; each is mapped to whether it is."""
+    """Raise `OptionError` unless exactly one of `options` is given. Its values are whether each option is given."""
     *first, last = options
-    reason, names = f"{command} requires exactly one of them", ", ".join(first)
+    reason, names = f"{command} requires exactly one of these options", ", ".join(first)
     if sum(options.values()) > 1:
         raise OptionError("EHB_OPTIONS_CONFLICT", options=f"{names} and {last}", reason=reason)
     if not any(options.values()):
@@ -181,7 +182,7 @@ def _position(to: str) -> UnresolvedPosition:
 
 
 def _order(transition: Transition, lease_table: str, storage: StorageOptions, member: str | None = None) -> Snapshot:
-    """Commit an order that concerns `member`. Returns the new state."""
+    """Commit a `transition` that concerns `member`. Returns the new state."""
     with storage.open(lease_table, needs_members=True) as store:
         return order(store, [transition], [member])
 
@@ -191,8 +192,10 @@ def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     belongs to another group."""
     check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
-        raise EhBalanceError("EHB_ORDER_REJECTED", reason="no query has read anything yet, so startingPosition applies")
+        raise EhBalanceError(
+            "EHB_COMMAND_REJECTED", reason="no query has read anything yet, so startingPosition applies"
+        )
     if partition is not None and partition not in snapshot.leases:
         reason = f"partition {partition} is unknown; the table has {', '.join(snapshot.leases)}"
-        raise EhBalanceError("EHB_ORDER_REJECTED", reason=reason)
+        raise EhBalanceError("EHB_COMMAND_REJECTED", reason=reason)
     return {id: lease.epoch for id, lease in snapshot.leases.items() if partition in (None, id)}

@@ -24,7 +24,7 @@ from spark_ehbalance.settings.secrets import redacted
 
 _T = TypeVar("_T")
 
-#: Maximum number of partitions that are resolved concurrently. Each needs its own connection.
+#: Maximum number of partitions that are resolved concurrently, because each needs its own connection.
 _CONCURRENCY = 8
 
 PositionFileOption = Annotated[
@@ -82,7 +82,8 @@ def resolve_targets(
     states: Mapping[str, PartitionState],
     epochs: Mapping[str, int],
 ) -> dict[str, Position]:
-    """The positions of the `targets` in the hub. Raises `OptionError` for a position that the hub does not retain."""
+    """The positions of the `targets` in the hub. Raises `OptionError` for a position whose event the hub no longer
+    retains."""
 
     def resolve_one(partition: str) -> Position:
         address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]

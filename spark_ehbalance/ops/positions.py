@@ -29,15 +29,17 @@ def positions(
     ],
     storage: StorageOptions,
     group: GroupName = None,
-    event_hub_name: Annotated[str | None, typer.Option(help="The event hub, if the checkpoints have several.")] = None,
+    event_hub_name: Annotated[
+        str | None, typer.Option(help="The event hub, if the checkpoints contain several.")
+    ] = None,
     scala_connector: Annotated[
         bool, typer.Option("--scala-connector", help="Read a checkpoint of azure-event-hubs-spark.")
     ] = False,
 ) -> None:
     """Print positions as JSON for `init` and `seek`.
 
-    Stop the queries or consumers first. The command writes nothing and does not contact the event hub. Partitions whose
-    events may be read twice are listed on standard error.
+    Stop the queries or consumers first. The command writes nothing and does not contact the event hub. Partitions in
+    which events may be read twice are listed on standard error.
     """
     result = _read(sources, storage, group, event_hub_name, scala_connector=scala_connector)
     for remark in result.remarks:

@@ -1,4 +1,4 @@
-"""`ehbalance simulate`: runs strategies under joins, crashes and bursts, in simulated time."""
+"""`ehbalance simulate`: runs strategies in simulated time while members join and crash, and under bursts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def simulate(
 ) -> None:
     """Run a scenario in simulated time and print measurements.
 
-    It uses the real strategies and the real lease code.
+    The simulation uses the real strategies and the real lease code.
     """
     if strategy not in STRATEGIES:
         allowed = f"one of {', '.join(STRATEGIES)}"

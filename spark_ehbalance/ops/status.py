@@ -27,10 +27,11 @@ from spark_ehbalance.text import age
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
 
-#: Number of lines that `status --watch` needs in addition to table rows: the frames of two tables, and three texts.
+#: Number of lines that `status --watch` needs in addition to table rows: the frames of two tables, and three lines of
+#: text.
 _OTHER_LINES = 13
 
-#: Number of a partition's last ownership changes that are shown.
+#: Maximum number of a partition's latest ownership changes to show.
 _SHOWN_CHANGES = 5
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
@@ -48,7 +49,7 @@ def status(
 ) -> None:
     """Show a group's partitions, lag, members and findings.
 
-    A container of the Azure SDKs' checkpoint store contains less; missing values are shown as "-".
+    A checkpoint container of the Azure SDKs contains less information; missing values are shown as "-".
     """
     if watch and (as_json or partition is not None):
         options = f"--watch and {'--json' if as_json else '--partition'}"
@@ -154,7 +155,7 @@ def _total(view: GroupView) -> str:
 
 
 def _fresh_ms(view: GroupView) -> int:
-    """Minimum age in milliseconds of a measurement that is shown with its age."""
+    """The age in milliseconds up to which a measurement is shown without its age."""
     return view.snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
 
 
@@ -194,7 +195,7 @@ def _partition_row(view: GroupView, lease: Lease) -> Iterator[object]:
 
 
 def _batch(view: GroupView, member: Member) -> str:
-    """The average batch duration and the age of the running batch."""
+    """The average duration of a batch, and how long the current batch has been running."""
     mean, since = member.load and f"{member.load.batch_seconds:.1f} s", view.snapshot.in_batch_since_ms(member)
     return ", ".join(text for text in (mean, since and f"now {age(view.now_ms - since)}") if text)
 

@@ -160,7 +160,7 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
     assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
     shutil.rmtree(consumers.group.table)
     consumers.owning("b")
-    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK"):
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK"):
         wait_until(lambda: not consumers.listed(store), "the consumer detects the replaced table")
 
 

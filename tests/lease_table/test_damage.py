@@ -260,7 +260,7 @@ def test_rows_from_another_program_are_an_error_for_all_handles(table: Path, wha
         edit(table)
         files = set(table.rglob("*"))
         for store in (running, fresh, running):
-            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=foreign_commit(operation)):
+            with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=foreign_commit(operation)):
                 store.read()
             with pytest.raises(ConflictError):
                 store.write(before, before)
@@ -273,7 +273,7 @@ def test_table_created_by_another_program_is_an_error(table: Path) -> None:
     copy = table.with_name("copy")
     settings = {"description": delta.metadata().description, "configuration": delta.metadata().configuration}
     write_deltalake(copy, delta.to_pyarrow_table().cast(SCHEMA), **settings)  # type: ignore[call-overload]
-    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=foreign_commit("unknown|CREATE|WRITE")):
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=foreign_commit("unknown|CREATE|WRITE")):
         read(copy)
 
 
@@ -327,7 +327,9 @@ def test_replaced_or_rolled_back_table_is_detected(table: Path, change: Change) 
         running.read()
         change(table)
         for _ in range(3):
-            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=re.compile("^its (id|version) was ")):
+            with raises(
+                StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=re.compile("^its (id|version) was ")
+            ):
                 running.read()
         assert read(table).leases.keys() == {"0", "1"}
         shutil.rmtree(table)

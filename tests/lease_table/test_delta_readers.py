@@ -113,5 +113,5 @@ def test_rows_changed_by_spark_are_an_error(uri: str, mine: DeltaStore, spark: A
     with DeltaStore(uri) as fresh:
         for store in (mine, fresh):
             what = re.compile(rf"^version 5 is a foreign commit \({statement.split()[0]}")
-            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=what):
+            with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=what):
                 store.read()

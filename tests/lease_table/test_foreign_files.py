@@ -137,5 +137,5 @@ def test_no_lease_table_is_created_inside_another_delta_table(tmp_path: Path, be
 def test_commits_of_other_engines_are_kept(uri: str, mine: DeltaStore) -> None:
     mine.read()
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite")
-    with refused(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", Path(uri), problem=re.compile("foreign commit")):
+    with refused(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", Path(uri), problem=re.compile("foreign commit")):
         mine.maintain()

@@ -51,14 +51,14 @@ def test_pinning_and_unpinning(leases: Group) -> None:
     assert "which owns it" in leases.done("pin", "0", "--to", "ann")
     assert leases.done("pin", "0", "--remove", "--why", "over") == "Partition 0 is no longer pinned.\n"
     assert leases.state.leases["0"].pin is None
-    assert_error(leases.fails(1, "pin", "0", "--remove"), "EHB_ORDER_REJECTED", "partition 0 is not pinned", "1")
+    assert_error(leases.fails(1, "pin", "0", "--remove"), "EHB_COMMAND_REJECTED", "partition 0 is not pinned", "1")
 
 
 def test_an_invalid_order_is_rejected_and_changes_nothing(leases: Group) -> None:
     before = leases.state
     for command, *more in (["transfer", "0", "--to", "eve"], ["pin", "7", "--to", "bob"], ["drain", "eve"]):
         error = leases.fails(1, command, *more)
-        assert_error(error, "EHB_ORDER_REJECTED")
+        assert_error(error, "EHB_COMMAND_REJECTED")
         assert "eve is not a" in error or "partition 7 is unknown" in error
     assert leases.state == before
     assert history(leases.table) == []
@@ -77,7 +77,7 @@ def test_an_order_that_concerns_a_dead_member_warns(leases: Group) -> None:
 def test_an_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
     new = replace(leases, table=tmp_path / "new")
     new.done("init")
-    assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_ORDER_REJECTED", "startingPosition")
+    assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_COMMAND_REJECTED", "startingPosition")
     assert_error(leases.fails(2, "pin", "0"), "EHB_OPTION_REQUIRED", "--to or --remove")
     both = leases.fails(2, "pin", "0", "--remove", "--to", "bob")
     assert_error(both, "EHB_OPTIONS_CONFLICT", "--to and --remove")
@@ -108,7 +108,7 @@ def test_seek_to_a_time(leases: Group) -> None:
 def test_seek_in_an_owned_partition_requires_force(leases: Group) -> None:
     for which in (["0"], ["--all"]):
         error = leases.fails(1, "seek", *which, "--to", "earliest")
-        assert_error(error, "EHB_ORDER_REJECTED", "partition 0 is owned by ann")
+        assert_error(error, "EHB_COMMAND_REJECTED", "partition 0 is owned by ann")
         assert {lease.epoch for lease in leases.state.leases.values()} == {3, 2}, "all or nothing"
     leases.done("seek", "--all", "--to", "earliest", "--force")
     sought = leases.state.leases
@@ -126,7 +126,7 @@ def test_seek_in_an_owned_partition_requires_force(leases: Group) -> None:
         (["--to", "3"], 2, "EHB_OPTION_REQUIRED", ("PARTITION, --all or --positions",)),
         (["1", "--all", "--to", "3"], 2, "EHB_OPTIONS_CONFLICT", ("PARTITION, --all and --positions",)),
         (["1"], 2, "EHB_OPTION_REQUIRED", ("--to or --positions",)),
-        (["9", "--to", "3"], 1, "EHB_ORDER_REJECTED", ("partition 9", "0, 1")),
+        (["9", "--to", "3"], 1, "EHB_COMMAND_REJECTED", ("partition 9", "0, 1")),
         (
             ["1", "--to", "3", "--consumer-group", "other"],
             1,

@@ -229,7 +229,7 @@ def test_seek_moves_the_partitions_in_the_file(group: Group, file: Path) -> None
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}
     file.write_text('{"*": "earliest"}')
     error = group.fails(1, "seek", "--positions", file)
-    assert_error(error, "EHB_ORDER_REJECTED", "partition 3 is owned by ann")
+    assert_error(error, "EHB_COMMAND_REJECTED", "partition 3 is owned by ann")
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}, "all or nothing"
     assert group("seek", "--positions", file, "--force").code == 0
     assert set(group.positions.values()) == {0}

@@ -236,11 +236,11 @@ def test_restored_table_ends_running_queries_and_rejects_stopped_ones(group: Gro
     running.read(5 * PARTITIONS)
     wait_until(lambda: restored(group, version), "the table is restored")
     what = {"problem": re.compile(r"^version \d+ is a foreign commit \(RESTORE\)$")}
-    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", **what):
         wait_until(lambda: running.step() and False, "the query ends")
     running.stop()
     before = files(group)
     for owner, finished, unfinished in (("a", None, end), ("b", running.finished, None)):
-        with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+        with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", **what):
             group.query(owner, finished, unfinished)
     assert files(group) == before

@@ -62,7 +62,7 @@ def test_option_names_and_values_are_escaped(option: str) -> None:
 
 
 def test_error_is_one_line_wherever_it_is_displayed(logged: list[str]) -> None:
-    error = EhBalanceError("EHB_ORDER_REJECTED", reason=f"owner{HOSTILE}")
+    error = EhBalanceError("EHB_COMMAND_REJECTED", reason=f"owner{HOSTILE}")
     error.__cause__ = OSError(f"file{HOSTILE}")
     assert plain(f"owner{HOSTILE}") in str(error)
     logger("spark_ehbalance.test").error("failed for %s", f"ann{HOSTILE}", exc_info=error)

@@ -184,8 +184,8 @@ def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
 
 
 def _credential(location: str, options: Mapping[str, str]) -> Any:
-    """A key or a signature from the options or, if they have no credential, from the environment; otherwise Entra "
-    "ID."""
+    """A key or a signature from the options or, if they have no credential, from the environment; otherwise Entra
+    ID."""
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     given = dict(options)

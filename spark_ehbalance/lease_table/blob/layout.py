@@ -111,8 +111,8 @@ def groups(names: Iterable[str]) -> set[Group]:
 
 
 def checkpoint_metadata(position: Position) -> dict[str, str]:
-    """The metadata of a checkpoint blob. If it has no offset, readers that need an offset begin at their own "
-    "default."""
+    """The metadata of a checkpoint blob. If it has no offset, readers that need an offset begin at their own
+    default."""
     before_all = START_OFFSET if position.sequence_number < 0 else ""
     return {_OFFSET: position.offset or before_all, _SEQUENCE_NUMBER: str(position.sequence_number)}
 

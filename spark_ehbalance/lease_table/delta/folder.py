@@ -229,8 +229,8 @@ class Folder:
         return self._storage
 
     def _text(self, error: Exception) -> str:
-        """The error on one line, without secrets: delta-rs repeats the values of options that it does not "
-        "understand."""
+        """The error on one line, without secrets: delta-rs repeats the values of options that it does not
+        understand."""
         hidden = {value for name, value in self.options.items() if _hidden(name, value)}.union(self.token[0].values())
         if any(value in str(error) for value in hidden):
             error.args = ("a storage option that may be a secret is invalid",)  # in tracebacks as well

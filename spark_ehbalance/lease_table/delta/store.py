@@ -215,7 +215,7 @@ class DeltaStore(LeaseTable):
             raise self._folder.unavailable("opened", error) from error
         version = table.version()
         group, metadata = self._checked_metadata(table)
-        self._check_not_set_back(version)
+        self._check_not_rolled_back(version)
         newest = self._retained(version)
         add = self._newest_add(newest, str(table.metadata().id))
         known = self._read_version(newest, add, group, metadata)
@@ -241,7 +241,7 @@ class DeltaStore(LeaseTable):
             raise self._damaged(f"{commit_file(version)} is missing")
         return found
 
-    def _check_not_set_back(self, version: int) -> None:
+    def _check_not_rolled_back(self, version: int) -> None:
         """Raise `StoreReplacedError` if the known version is no longer part of the log, unless it may have been cleaned
         up."""
         if (last := self._last) is not None:
@@ -370,7 +370,7 @@ class DeltaStore(LeaseTable):
         return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
     def _replaced(self, problem: str) -> StoreReplacedError:
-        return StoreReplacedError("EHB_LEASE_TABLE_SET_BACK", location=self._folder.uri, problem=problem)
+        return StoreReplacedError("EHB_LEASE_TABLE_ROLLED_BACK", location=self._folder.uri, problem=problem)
 
     def _forget(self) -> None:
         """Drop the known version, so that the next read opens the table again."""

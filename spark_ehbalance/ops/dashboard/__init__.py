@@ -1,1 +1,1 @@
-"""`ehbalance dashboard`: the web page of groups."""
+"""`ehbalance dashboard`: a web page that shows groups."""

@@ -15,7 +15,7 @@ from spark_ehbalance.text import plain
 
 _FILES = Path(__file__).parent / "page"
 
-#: Maximum number of history rows, and of characters per text: browsers take minutes to draw millions.
+#: Maximum number of history rows, and of characters per string: browsers take minutes to draw millions.
 _MAX_ROWS, _MAX_TEXT = 100, 1000
 
 
@@ -29,7 +29,7 @@ def _hash(text: str) -> str:
 
 _SCRIPT, _STYLE = _text("page.js"), _text("page.css")
 
-#: Only the page's own script and style are used, and nothing is loaded from elsewhere (docs/security.md).
+#: Allows only the page's own script and style, and loads nothing from elsewhere (docs/security.md).
 POLICY = (
     f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
@@ -58,7 +58,7 @@ def page(groups: list[dict[str, Any]] | int) -> str:
 
 
 def shown(value: Any) -> Any:
-    """`value` with all texts in it escaped and shortened."""
+    """`value` with all strings in it escaped and shortened."""
     if isinstance(value, str):
         return plain(value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}…")
     if isinstance(value, dict):
