@@ -107,8 +107,7 @@ CONDITIONS = {
     "EHB_NETWORK_INVALID": Condition(
         "HubUnavailableError",
         "Cannot connect to {target}: {problem}.",
-        "Correct the named option or the machine's settings: see [Networks](security.md#networks). Retrying does not "
-        "help.",
+        "Correct the named option or the machine's settings: see [Networks](security.md#networks).",
     ),
     "EHB_CREDENTIALS_REFUSED": Condition(
         "HubUnavailableError",
@@ -351,7 +350,7 @@ CONDITIONS = {
     "EHB_PLANNER_FAILED": Condition(
         "EhBalanceError",
         "The query's planner failed: {reason}. Other queries claim its partitions after the lease duration.",
-        "This is a bug in this package: report it, and attach the driver's log.",
+        "This is a bug in this package: report it with the driver's log.",
     ),
     "EHB_DRIVER_LOST": Condition(
         "EhBalanceError",

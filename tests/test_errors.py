@@ -46,7 +46,7 @@ def test_each_condition_is_raised_and_documented() -> None:
     assert raised <= set(CONDITIONS)
 
 
-@pytest.mark.parametrize("condition", ["", "The order was rejected.", "ehb_order_rejected", "EHB_"])
+@pytest.mark.parametrize("condition", ["", "The command was rejected.", "ehb_order_rejected", "EHB_"])
 def test_unknown_condition_is_rejected_at_construction(condition: str) -> None:
     with pytest.raises(KeyError, match=f"unknown error condition {condition!r}"):
         EhBalanceError(condition, reason="it is late")
@@ -54,8 +54,8 @@ def test_unknown_condition_is_rejected_at_construction(condition: str) -> None:
 
 @pytest.mark.parametrize("parameters", [{}, {"reasons": "it is late"}, {"reason": "it is late", "order": "seek"}])
 def test_wrong_parameters_are_rejected_at_construction(parameters: dict[str, str]) -> None:
-    with pytest.raises(TypeError, match=r"EHB_ORDER_REJECTED has the parameters \['reason'\], not "):
-        EhBalanceError("EHB_ORDER_REJECTED", **parameters)
+    with pytest.raises(TypeError, match=r"EHB_COMMAND_REJECTED has the parameters \['reason'\], not "):
+        EhBalanceError("EHB_COMMAND_REJECTED", **parameters)
 
 
 def test_errors_of_another_process_keep_class_and_parameters() -> None:

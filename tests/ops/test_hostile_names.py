@@ -83,10 +83,10 @@ def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
 
 def test_errors_and_logs_contain_escapes_only() -> None:
     reason = f"first {HOSTILE}\nsecond"
-    error = EhBalanceError("EHB_ORDER_REJECTED", reason=reason)
+    error = EhBalanceError("EHB_COMMAND_REJECTED", reason=reason)
     assert (str(error), error.reason) == (
-        f"[EHB_ORDER_REJECTED] The order was rejected: {plain(reason)}.",
-        f"The order was rejected: {plain(reason)}",
+        f"[EHB_COMMAND_REJECTED] The command was rejected: {plain(reason)}.",
+        f"The command was rejected: {plain(reason)}",
     )
     program = (
         "from spark_ehbalance.spark.logs import set_up_logging; set_up_logging(); "
