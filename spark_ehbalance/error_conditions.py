@@ -355,8 +355,7 @@ CONDITIONS = {
     "EHB_DRIVER_LOST": Condition(
         "EhBalanceError",
         "Spark's JVM ended while its queries were running: {reason}.",
-        "The JVM was killed or crashed: see its log, and the kernel's log for an out-of-memory kill. Start the program "
-        "again.",
+        "See the JVM's log, and the kernel's log for an out-of-memory kill. Start the program again.",
     ),
     "EHB_CONTROL_MESSAGE_INVALID": Condition("EhBalanceError", "Invalid control message: {problem}."),
     "EHB_CALL_INVALID": Condition("EhBalanceError", "{function}: {problem}."),

@@ -46,7 +46,7 @@ def test_each_condition_is_raised_and_documented() -> None:
     assert raised <= set(CONDITIONS)
 
 
-@pytest.mark.parametrize("condition", ["", "The command was rejected.", "ehb_order_rejected", "EHB_"])
+@pytest.mark.parametrize("condition", ["", "The command was rejected.", "ehb_command_rejected", "EHB_"])
 def test_unknown_condition_is_rejected_at_construction(condition: str) -> None:
     with pytest.raises(KeyError, match=f"unknown error condition {condition!r}"):
         EhBalanceError(condition, reason="it is late")

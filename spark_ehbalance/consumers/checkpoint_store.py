@@ -70,11 +70,10 @@ class DeltaCheckpointStore(CheckpointStore):
     through their lease table.
 
     `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. Use a store for
-    only one client, in the process that created the store.
+    one client, in the process that created it.
 
-    Raises `OptionError` for invalid options. Methods also raise it if the store is closed, or is used by a second
-    client or by a client of another group. Methods raise `StoreError` if the table is unavailable, and `DataLossError`
-    if the event hub was recreated.
+    Raises `OptionError` for invalid options. Methods raise it for a closed store, a second client, or a client of
+    another group; `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:

@@ -1,4 +1,4 @@
-"""Estimates when events were enqueued, from recorded responses of the hub (marks).
+"""Estimates when events were enqueued, using marks: recorded responses of the hub.
 
 All times are milliseconds since 1970.
 """
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import NamedTuple
 
-#: Maximum number of marks per partition. It is enough to keep neighbouring marks of the last day at most about half
+#: Maximum number of marks per partition. With so many, neighbouring marks from the last day are at most about half
 #: their age apart.
 _MAX_MARKS = 32
 
@@ -37,8 +37,8 @@ class Arrivals:
 
     def record(self, partition: str, end: int, enqueued_ms: int | None, requested_ms: int) -> None:
         """Record a response to a request at `requested_ms`: the last event was `end - 1` and was enqueued at
-        `enqueued_ms`, which is None if there never was an event. A lower `end` than before means that the hub was
-        recreated."""
+        `enqueued_ms`, which is None if the partition never had an event. A lower `end` than before means that the hub
+        was recreated."""
         with self._lock:
             marks = self._marks[partition]
             if marks and end < marks[-1].number:
@@ -50,7 +50,7 @@ class Arrivals:
                 _thin(marks)
 
     def enqueued_ms(self, partition: str, number: int) -> int | None:
-        """Earliest time at which the event `number` can have been enqueued; None if unknown."""
+        """Earliest time at which event `number` may have been enqueued; None if unknown."""
         with self._lock:
             marks = self._marks[partition]
             after = bisect_right(marks, number, key=_number)
@@ -70,7 +70,7 @@ def _thin(marks: list[_Mark]) -> None:
     now = marks[-1].since
 
     def distance(i: int) -> float:
-        # The hub's clock and this machine's may differ, so later marks may have earlier times.
+        # The hub's clock and this machine's clock may differ, so later marks may have earlier times.
         return (marks[i + 1].since - marks[i - 1].since) / max(1, now - marks[i].since)
 
     del marks[min(range(1, len(marks) - 1), key=distance)]

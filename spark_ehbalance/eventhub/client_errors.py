@@ -26,7 +26,7 @@ from spark_ehbalance.settings.secrets import looks_secret
 #: First line of the client's three-line error for a refused token.
 _TOKEN_REFUSED = "CBS Token authentication failed."
 
-#: Maximum number of characters of a server's text in an error; the service's own texts are shorter.
+#: Maximum number of characters of a server's message in an error; the service's own messages are shorter.
 _MAX_TEXT_LENGTH = 1000
 
 #: Seconds for which a hub must be reported missing before it counts as missing. While the service moves a hub between
@@ -48,8 +48,8 @@ class ServerBusyError(TransientError, HubUnavailableError):
 
 
 class MissingHubCheck:
-    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first
-    report in the current unbroken series of reports; None if the last answer was another one."""
+    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first of
+    the latest consecutive `MissingError`s; None if the last answer was a different one."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -106,7 +106,7 @@ def translate_error(
 
 
 def error_message(error: Exception) -> str:
-    """The text of an error, on one line. If a server repeats the token that it received, the text is not shown."""
+    """An error's message, on one line. A message that repeats the token sent to the server is not shown."""
     if isinstance(error, EhBalanceError):
         return describe(error)
     text = getattr(error, "description", None) or str(error)

@@ -1,8 +1,8 @@
 """Checks whether a compacted event hub has deleted all events of a partition from a sequence number on.
 
 A partition's properties contain the number of the last event ever sent, even if it was deleted, and silence may just
-mean that the hub is slow. But a receiver that starts at an earlier event gets that event first, and would get the next
-one right after it. A second receiver rules out that the hub stalled at that very moment.
+mean that the hub is slow. But a receiver that starts at an earlier event receives that event first, and would receive
+the next one right after it. A second receiver rules out that the hub stalled at that very moment.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 
-#: Seconds within which a new receiver gets its first event, if there is one.
+#: Seconds within which a new receiver receives its first event, if there is one.
 _OPENING = 5.0
 
-#: Seconds within which an event follows another, if there is one; or `_SLOWDOWN` times the longest time between two
-#: events, if that is longer.
+#: Seconds to wait for the next event; or `_SLOWDOWN` times the longest time between two events so far, if that is
+#: longer.
 _QUIET = 3.0
 _SLOWDOWN = 3
 
@@ -34,7 +34,8 @@ _PREFETCH, _MAX_EVENTS = 300, 1000
 def is_compacted_away(
     address: PartitionAddress, position: int, begin: int, owner_level: int | None, is_over: Callable[[], bool]
 ) -> bool:
-    """Whether no event at or after `position` remains. Returns False if unknown, and soon after `is_over` returns True.
+    """Whether no event at or after `position` remains; False if unknown. Also returns False soon after `is_over`
+    returns True.
 
     `begin` is the first retained sequence number: the check needs an event between it and `position`. Takes 6 s if
     `begin` is directly before `position`. Raises the errors of `Receiver.receive`.

@@ -1,4 +1,4 @@
-"""Checks the options that set the hub and how to authenticate, and creates clients."""
+"""Checks the options for the hub and for authentication, and creates clients."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ class Connection:
         return Group.from_names(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client, which connects later; `settings` are further arguments of the client. Raises `NetworkError` if
-        this machine cannot read the CA file, or if the connection string disables TLS although TLS is required."""
+        """A new client, which connects later; `settings` are additional arguments of the client. Raises `NetworkError`
+        if this machine cannot read the CA file, or if the connection string disables TLS although TLS is required."""
         return self._client(EventHubConsumerClient, {"consumer_group": consumer_group} | settings)
 
     def producer_client(self, **settings: Any) -> EventHubProducerClient:
@@ -141,7 +141,8 @@ class Connection:
         return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
 
     def _plaintext_problem(self) -> str | None:
-        """The reason why the client must not connect without TLS; None if it uses TLS or may connect without it."""
+        """The reason why connecting without TLS is not allowed; None if the client uses TLS or may connect without
+        it."""
         pairs = (part.partition("=") for part in (self.connection_string or "").split(";"))
         # includes spellings that the current client does not accept
         is_plaintext = any(

@@ -1,4 +1,4 @@
-"""The options from which a `Connection` is created, for reading and for writing."""
+"""The options for reading and writing from which a `Connection` is created."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ CONNECTION_OPTIONS = {
         default="`Amqp`; with `httpProxy`: `AmqpOverWebsocket`",
     ),
     "httpProxy": OptionSpec(
-        meaning="`http://HOST:PORT` of an HTTP proxy; if it needs a user and password, given "
-        "[by reference](security.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
+        meaning="`http://HOST:PORT` of an HTTP proxy; if it needs a user and password, pass "
+        "`http://USER:PASSWORD@HOST:PORT` [by reference](security.md#secrets)",
         default="none",
     ),
     "customEndpointAddress": OptionSpec(
@@ -43,12 +43,12 @@ CONNECTION_OPTIONS = {
         default="none",
     ),
     "caFile": OptionSpec(
-        meaning="PEM file of trusted certificate authorities, at the same path on all machines",
+        meaning="PEM file of trusted certificate authorities; the path must be the same on all machines",
         default="certifi's",
     ),
     "allowPlaintextEmulator": OptionSpec(
         meaning="allow a connection string with `UseDevelopmentEmulator=true` to connect [without TLS]"
-        "(security.md#networks) to another host",
+        "(security.md#networks) to a host other than localhost",
         default="`false`",
     ),
 }

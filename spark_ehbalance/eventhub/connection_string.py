@@ -1,4 +1,4 @@
-"""Parses connection strings as users paste them. Pure. Errors never repeat a value, because it may be a secret."""
+"""Parses connection strings as users paste them. Pure. Errors never contain a value, because it may be a secret."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def join(parts: dict[str, str]) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of an address with or without a scheme, and its port if there is one other than HTTPS's default."""
+    """The host of an address with or without a scheme, and its port unless that is HTTPS's default."""
     scheme = _SCHEME.match(address)
     host = address[scheme.end() if scheme else 0 :].removesuffix("/").strip()
     return host.removesuffix(":443") if scheme and scheme[1].lower() == "https" else host

@@ -1,4 +1,4 @@
-"""Entra ID credentials: a class of azure-identity, chosen by name, or the result of a user's callable.
+"""Entra ID credentials: an azure-identity class, selected by name, or the result of a user's callable.
 
 The driver sends only the name, the ids and a client secret to the planner and the workers; each process creates the
 credential and fetches its own tokens.
@@ -45,7 +45,7 @@ class _Kind(NamedTuple):
     client_secret: tuple[str, ...] = ()
 
 
-#: Values of the option `credential`, with their classes, which read further settings from the environment.
+#: Values of the option `credential`, with their classes. The classes read other settings from the environment.
 CREDENTIALS = {
     "default": _Kind(
         "DefaultAzureCredential",
@@ -136,7 +136,7 @@ class Identity:
     def _create(self) -> TokenCredential:
         if self.is_callable:
             return self._call(OPTIONS)
-        from azure import identity  # imported here because it is slow to import, and often not needed
+        from azure import identity  # imported here because this is slow and often not needed
 
         kind = CREDENTIALS[self.credential]
         values = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
@@ -203,4 +203,4 @@ _LOCK = threading.Lock()
 _TOKENS: dict[Identity, TokenCache] = {}
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=clear_cache)  # threads that do not exist in the child may hold the locks
+    os.register_at_fork(after_in_child=clear_cache)  # the locks may be held by threads that do not exist in the child

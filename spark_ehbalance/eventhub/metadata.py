@@ -1,7 +1,8 @@
 """Requests a hub's metadata: its partitions, and the first and last event of each.
 
 The client's public calls open a connection per request and sleep while they wait (0.36 s per call). Here, one
-management connection stays open, and any number of requests takes little more than a round trip (`wire.management`).
+management connection stays open, and any number of requests together take little more than one round trip
+(`wire.management`).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ _CONNECTION_AGE = 600.0
 #: Seconds for which a hub may throttle all requests before they fail: seven or eight waits.
 _BUSY_PATIENCE = 35.0
 
-#: Seconds for which a token is reused, but at most half of its lifetime. The client returns a new token for every call,
-#: and a new token requires encoding all requests again.
+#: Seconds for which a token is reused, unless half of its lifetime is shorter. The client returns a new token for every
+#: call, and a new token requires encoding all requests again.
 _TOKEN_AGE = 60.0
 
-#: Seconds for TLS, SASL, CBS and attach together, and also for responses: all are round trips, possibly to another
-#: continent.
+#: Time limit in seconds for TLS, SASL, CBS and attach together, and for responses: all need round trips, possibly to
+#: another continent.
 _RESPONSE_TIMEOUT = 20.0
 
 #: Client settings. The client makes only one attempt, because the caller retries.
@@ -94,8 +95,8 @@ class HubMetadata:
     Connects at the first request. Every request raises `HubUnavailableError` if no response arrives within
     `response_timeout` seconds, `MissingError` for a missing hub or partition, and `ClientVersionError`.
 
-    Event Hubs refuses more than 50 requests a second from all readers together. So at most `most_requests` are sent per
-    second (None: no limit), and refused ones are repeated after the time for which Azure's clients wait.
+    Event Hubs rejects more than 50 requests per second from all readers together. So at most `most_requests` are sent
+    per second (None: no limit), and rejected requests are repeated after the same wait as in Azure's clients.
     """
 
     def __init__(
@@ -113,9 +114,8 @@ class HubMetadata:
         self._opened: _Opened | None = None
         #: When the last connection was opened (monotonic seconds); 0 before the first one.
         self.opened_at = 0.0
-        #: When the hub was created, in milliseconds since 1970. None before its partitions were listed, and for a
-        #: geo-replicated hub, because a promotion may change the creation time (there, offsets identify events
-        #: instead).
+        #: When the hub was created, in milliseconds since 1970. None before the partitions were listed. Also None for a
+        #: geo-replicated hub, because a promotion may change the creation time (offsets identify events instead).
         self.created_ms: int | None = None
         #: The time of the first response about a partition by the hub's clock (ms since 1970); None before that
         #: response.

@@ -30,8 +30,8 @@ AMQP, WEBSOCKET = "Amqp", "AmqpOverWebsocket"
 #: The ports of Event Hubs.
 _AMQP_PORT, _WEBSOCKET_PORT = 5671, 443
 
-#: Seconds for each step of opening a websocket, and for the TLS handshake: round trips, possibly to another continent
-#: and through a proxy. The client has no time limit of its own for a TLS handshake.
+#: Time limit in seconds for each step of opening a websocket, and for the TLS handshake: they need round trips,
+#: possibly to another continent and through a proxy. The client itself does not limit a TLS handshake.
 _STEP_TIMEOUT = 10.0
 
 #: A name or an IPv4 address: the client does not support IPv6 addresses.
@@ -40,10 +40,10 @@ _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?"
 _ENDPOINT_FORM = "HOST or HOST:PORT, such as gateway.example.com:443, with a name or an IPv4 address as HOST"
 _PROXY_FORM = f"http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; or {REFERENCES}"
 
-#: The client's text for a connection that could not be opened.
+#: The client's message for a connection that could not be opened.
 _NOT_OPENED = "Failed to initiate the connection"
 
-#: Error classes of the websocket library, by name: it is imported only where it is used.
+#: Error classes of the websocket library, by name, because the library is imported only where it is used.
 _NO_ADDRESS, _PROXY_REFUSED, _BAD_STATUS = (
     "WebSocketAddressException",
     "WebSocketProxyException",
@@ -52,7 +52,7 @@ _NO_ADDRESS, _PROXY_REFUSED, _BAD_STATUS = (
 
 
 class NetworkError(HubUnavailableError):
-    """The network settings are invalid on this machine, so a retry is pointless. The text names the option."""
+    """The network settings are invalid on this machine, so a retry is pointless. The message names the option."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Network:
-    """How to reach the hub. `endpoint` is the custom address, a host and a port; the port is None if it is the
-    transport's default. `plaintext_emulator` allows connecting to an emulator on another host without TLS."""
+    """How to reach the hub. `endpoint` is the custom address: a host, and a port or None for the transport's default.
+    `plaintext_emulator` allows connecting to an emulator on another host without TLS."""
 
     transport: str = AMQP
     proxy: Proxy | None = None
@@ -205,8 +205,7 @@ class Network:
             return f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
         server, option = self._server(namespace)
         if self.websocket and ("https_proxy" in os.environ or "HTTPS_PROXY" in os.environ):
-            # no_proxy decides which of the two is used; the proxy's address is not shown, because it may contain a
-            # password
+            # no_proxy decides whether the proxy is used; its address is not shown, because it may contain a password
             return f"{server} or the proxy in the environment", f"{option}, https_proxy and no_proxy"
         return server, option
 
@@ -276,7 +275,7 @@ def _proxy(value: str) -> Proxy:
 
 
 def _ca_file(value: str) -> str:
-    """The absolute path of the file, which is read once to check it. Executors read it at the same path."""
+    """The absolute path of the file, after reading it once to check it. Executors read the file at the same path."""
     path = os.path.abspath(value)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)

@@ -1,7 +1,8 @@
 """Decides which partitions' states to request, and when. Pure. Times are seconds on a monotonic clock.
 
-Event Hubs answers 50 such requests a second (quotas page: GetRuntimeInformation) for all readers together. So requests
-become rarer while no events arrive, and stay rare while a batch runs. `catch_up` requests states at once after a batch.
+Event Hubs answers 50 such requests per second (quotas page: GetRuntimeInformation) from all readers together. So
+requests become less frequent while no events arrive, and are rare while a batch runs. After a batch,
+`HubWatcher.catch_up` requests states at once.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-#: Maximum requests per second of a group, and also of a starting query. Just under half of the service's limit, so that
-#: both together stay within it, including the requests for lists of partitions.
+#: Maximum requests per second of a group, and also of a starting query: just under half of the service's limit, so that
+#: the two together stay within it, including requests for the list of partitions.
 MAX_REQUESTS = 24.0
 
-#: Maximum number of partitions in the first request: two seconds' worth, so that a query with many partitions can start
-#: to read the first ones before the others are known.
+#: Maximum number of partitions in the first request: two seconds' worth, so that a query can start reading some of its
+#: many partitions before the states of the others are known.
 MAX_NEW = 48
 
 #: Length of the rate limit's window in seconds: slightly over one, because requests may arrive closer together than
 #: they were sent.
 _SECOND = 1.1
 
-#: Growth of the poll interval, in seconds per second in which nothing changed.
+#: Growth of the poll interval, in seconds per second without a change.
 _GROWTH = 0.05
 
 
@@ -100,11 +101,11 @@ class PollSchedule:
         if any(self.known_at.get(partition, 0.0) < self.requested_at for partition in added):
             after = replace(
                 after, not_before=0.0
-            )  # a partition that was just claimed ignores the limit, because that is rare
+            )  # the limit does not apply to a newly claimed partition, because claims are rare
         return after, bool(added)
 
     def rest(self) -> PollSchedule:
-        """Poll rarely, during a batch."""
+        """Poll rarely until the next `watch`, because a batch is running."""
         return replace(self, resting=True)
 
     def refresh(self, partitions: Iterable[str], now: float) -> PollSchedule:

@@ -89,8 +89,8 @@ def split(ranges: list[OffsetRange], min_pieces: int | None) -> list[OffsetRange
 def retained_start(
     partition: str, position: int, state: PartitionState, fail_on_data_loss: bool, *, is_known: bool = True
 ) -> tuple[int, str]:
-    """The sequence number from which to continue reading `partition`, and a warning, which is empty if that is
-    `position`.
+    """The sequence number from which to continue reading `partition`, and a warning, which is empty if reading
+    continues at `position`.
 
     Events are lost if `position` is before the first retained event, after the last one (the hub was recreated), or
     after an event that the hub does not have (not `is_known`). In that case, raises `DataLossError` if
@@ -103,7 +103,7 @@ def retained_start(
     elif position > state.end:
         reason = f"the event hub was recreated, and its last event is {state.end - 1}"
     else:
-        reason = "the hub has no event at the previous offset; a promotion to another region may have lost it"
+        reason = "the hub has no event at the previous offset; a promotion to another region may have lost the event"
     error = DataLossError("EHB_EVENTS_LOST", partition=partition, position=position, reason=reason)
     if fail_on_data_loss:
         raise error

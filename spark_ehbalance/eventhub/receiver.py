@@ -40,10 +40,10 @@ _LOG = logger(__name__)
 #: Timeout of the client's socket in seconds. Its default of 0.2 would delay every short read.
 SOCKET_TIMEOUT = 0.02
 
-#: Seconds to open a connection with TLS and SASL: several round trips, possibly to another continent.
+#: Time limit in seconds for opening a connection with TLS and SASL: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
 
-#: Seconds to check that a consumer group exists: several round trips, possibly to another continent.
+#: Time limit in seconds for checking that a consumer group exists: several round trips, possibly to another continent.
 _GROUP_TIMEOUT = 2.0
 
 #: Maximum number of partitions whose readers are disconnected concurrently. Each needs a connection, and mostly waits.
@@ -51,7 +51,7 @@ _MAX_CONCURRENT = 8
 
 
 class DisconnectedError(Exception):
-    """The hub disconnected or refused this receiver in favour of another one, by the rules for owner levels.
+    """The hub disconnected or rejected this receiver in favour of another receiver, by the rules for owner levels.
 
     `epoch` is the other receiver's owner level, None if the error does not contain it.
     """
@@ -62,8 +62,8 @@ class DisconnectedError(Exception):
 
 
 class OffsetNotFoundError(TransientError):
-    """Event Hubs does not have the offset: it is beyond the last event, is a plain number in a geo-replicated hub, or
-    possibly belongs to a lost event."""
+    """Event Hubs does not have the offset: it is beyond the last event, or a plain number in a geo-replicated hub, or
+    may belong to a lost event."""
 
 
 #: The conditions that the client reports for such offsets: `com.microsoft:georeplication:invalid-offset` and, without
@@ -93,8 +93,9 @@ class Receiver:
     """Receives the events of a partition as rows, in order and without gaps, from `start` on: a sequence number, the
     earliest enqueued time, or (as text) the offset of the first event.
 
-    An `owner_level` disconnects all receivers of the partition with the same level, a lower one or none. With None, the
-    receiver shares the partition with up to four others. `prefetch` is the number of events that the hub sends ahead.
+    An `owner_level` disconnects all receivers of the partition that have the same level, a lower level or none. With
+    None, the receiver shares the partition with up to four others. `prefetch` is the number of events that the hub
+    sends ahead.
 
     Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers closes the receiver after the rows
     before the gap. A new receiver at the gap shows whether the missing events exist.
@@ -126,7 +127,7 @@ class Receiver:
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._on_malformed = row_format.on_malformed
-        self._failure: str | None = None  # the problem of the event after the returned ones
+        self._failure: str | None = None  # why the event after the returned ones is unreadable
         self._skipped = 0
         self._link: LinkReader | None = None
         self._schema = rows.schema_of(row_format.columns)
@@ -141,8 +142,8 @@ class Receiver:
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
         """Up to `most` rows; no rows if none arrived within `wait` seconds, or if the receiver is closed.
 
-        After the first event, waits for further ones only while they arrive without a pause. `wanted` limits the number
-        of events that the hub sends for this call and later ones.
+        After the first event, waits for more only while they arrive without a pause. `wanted` limits the number of
+        events that the hub sends for this call and later ones.
         """
         if self.closed:
             return pa.RecordBatch.from_pylist([], self._schema)
@@ -248,8 +249,8 @@ class Receiver:
             prefetch=self._prefetch,
             event_position_inclusive=True,
         )
-        # No keep-alive thread: every close would wait for it, and a process that forks must not have one. If the
-        # service drops an idle receiver, it is opened again.
+        # No keep-alive thread, because every close would wait for it, and a process that forks must not have one. If
+        # the service drops an idle receiver, the receiver is reopened.
         consumer._keep_alive = 0
         return consumer
 
@@ -274,8 +275,8 @@ class Receiver:
 
 
 def check_group(address: PartitionAddress) -> None:
-    """Raise `MissingError` if an existing hub lacks the consumer group, or `ClientVersionError`. Ignores other errors,
-    because readers report them.
+    """Raise `MissingError` if the hub exists but lacks the consumer group. Also raises `ClientVersionError`; ignores
+    other errors, because readers report them.
 
     Opens a receiver without an owner level, because the management link ignores the group.
     """

@@ -43,7 +43,8 @@ _MAX_CONCURRENT = 8
 #: Number of partitions after which a log line is written: five seconds' worth of requests.
 _LOG_EVERY = round(5 * MAX_REQUESTS)
 
-#: Seconds without an event after which a receiver has none to deliver: several round trips to another continent.
+#: Seconds of silence after which a receiver is assumed to have no event to deliver: several round trips to another
+#: continent.
 QUIET = 5.0
 
 
@@ -56,10 +57,10 @@ def resolve(
 ) -> Position:
     """Resolve `position` in a partition with this `state`.
 
-    Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. If the hub refuses
-    receivers without an owner level because a reader has one of at most `highest_level`, uses the same level, which
-    disconnects that reader for a moment. Raises `OptionError` if the position's offset and sequence number belong to
-    different events."""
+    Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. A reader with an
+    owner level makes the hub refuse receivers without one. If its level is at most `highest_level`, the receiver uses
+    the same level, which disconnects the reader for a moment. Raises `OptionError` if the position's offset and
+    sequence number belong to different events."""
     if position is PartitionEnd.EARLIEST:
         return Position.before(state.begin)
     if position is PartitionEnd.LATEST:
@@ -106,14 +107,14 @@ def resolve_start(
     state: PartitionState,
     timeout: float,
 ) -> Position:
-    """Resolve the starting position of a group's member. `now` and `latest`, the time at which the group first started,
-    are times by the hub's clock.
+    """Resolve a starting position for a member of a group. `latest` is the time at which the group first started.
+    `latest` and `now` are times by the hub's clock.
 
     If events may have aged out since `latest`, the result is a position before the first retained event, which counts
     as data loss.
     """
     start = latest if position is PartitionEnd.LATEST else position
-    # May disconnect an Azure event processor for a moment. Such processors read with owner level 0, and reconnect.
+    # May disconnect an Azure event processor for a moment: it reads with owner level 0, and reconnects.
     found = resolve(start, address, state, timeout, highest_level=0)
     had_events = state.last_enqueued is not None and state.last_enqueued >= latest
     if (
@@ -226,7 +227,8 @@ def resolve_all(
 
 
 def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:
-    """Whether a geo-replicated hub has the event at `position`, or had it until it aged out; None if no event arrives.
+    """Whether a geo-replicated hub has the event at `position`, or had the event until it aged out; None if no event
+    arrives.
 
     Raises `HubUnavailableError` after `timeout` seconds.
     """
@@ -240,7 +242,7 @@ def has_event(position: Position, address: PartitionAddress, timeout: float, own
 
 
 def probe_end(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
-    """The sequence number after the first events received from `start` on; None if no event arrives within `timeout`
+    """The sequence number after the first events that arrive from `start` on; None if no event arrives within `timeout`
     seconds."""
 
     def end(receiver: Receiver, deadline: float) -> int | None:
@@ -264,7 +266,7 @@ def _received(
     **settings: Any,
 ) -> _T:
     """Call `read` with a new receiver at `start` and the deadline, repeatedly until it returns a result other than
-    None, and return that. `settings` are further arguments of the receiver. Raises `OffsetNotFoundError` and, at the
+    None, and return that. `settings` are additional arguments of the receiver. Raises `OffsetNotFoundError` and, at the
     deadline, `HubUnavailableError`, whose text contains `what`."""
     last_error: Exception = TimeoutError("no event arrived")
     refused = False
@@ -318,7 +320,7 @@ def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None
 
 def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
     """The offset of the last event up to `sequence_number` that `receiver` returns, or `(None,)` if its first event is
-    a later one; None if the events that arrive before the deadline do not settle it."""
+    a later one; None if the events that arrive before the deadline do not reveal which."""
     last: str | None = None
     while not receiver.closed and time.monotonic() < deadline:
         events = receiver.receive(most, wait=1.0)

@@ -49,16 +49,16 @@ PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
 #: The annotation that counts a geo-replicated hub's promotions, and its value in other hubs. `systemProperties` omits
-#: that value, because the service sends it with every event, so no row's map would be empty.
+#: that value, because the service sends it with every event, so that no row's map would be empty.
 EPOCH, NO_EPOCH = b"x-opt-sequence-number-epoch", -1
 
-#: Salt for hashed bytes and texts, so that no sender can choose colliding ones: Spark's workers run with
-#: PYTHONHASHSEED=0, so Python's own hashes are predictable.
+#: Salt for hashed bytes and strings, so that no sender can choose colliding ones. Python's own hashes are predictable,
+#: because Spark's workers run with PYTHONHASHSEED=0.
 SALT = secrets.token_bytes(8)
 TEXT_SALT = SALT.hex()
 
-#: The input of a row: the body or None; the message properties and all annotations, a map that `record_batch` modifies;
-#: and the application properties.
+#: The input for a row: the body or None; a map of the message properties and all annotations, which `record_batch`
+#: modifies; and the application properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
 #: Keys in `systemProperties` of an unreadable event: the reason, and its bytes in base64.
@@ -76,7 +76,7 @@ _TIMES = range(-MAX_TIME, MAX_TIME + 1)
 
 
 class Binary(bytes):
-    """A value that was sent as AMQP binary; plain `bytes` were sent as text."""
+    """A value sent as AMQP binary; plain `bytes` were sent as text."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ def large_map_key(key: Any) -> bytes:
 
 
 class UnreadableError(Exception):
-    """An event cannot be read. `known` contains those of its readable annotations that have a column."""
+    """An event cannot be read. `known` contains the readable annotations that have a column."""
 
     def __init__(self, reason: str, known: Mapping[Any, Any] | None = None) -> None:
         super().__init__(reason)
@@ -143,7 +143,7 @@ def data_body(parts: Iterable[bytes | None]) -> bytes | None:
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
-    """The body of an event sent as AMQP sequences: their text, because they have no bytes."""
+    """The body of an event sent as AMQP sequences: the sequences as text, because they are not bytes."""
     return value_body([item for part in parts for item in part])
 
 
@@ -177,7 +177,7 @@ def record_batch(
 
     Property values: strings stay unchanged, binary becomes a JSON array of signed bytes, and anything else becomes JSON
     text. With `json_properties`, all values become JSON text, as in the Scala connector. If several keys have the same
-    text, the last one counts.
+    text, the last key wins.
     """
     # No event object is kept, because many live objects would keep Python's garbage collector busy.
     bodies, columns = list[Any](), {name: list[Any]() for name in COLUMN_ANNOTATIONS}
@@ -291,7 +291,7 @@ class Maps:
             self._keys += row
             self._values += _forms(
                 row.values(), self._as_json
-            )  # converted now, because some values are larger than their texts
+            )  # converted now, because some values take more memory than their text
         self._offsets.append(len(self._keys))
 
     def column(self) -> pa.MapArray:
@@ -328,7 +328,7 @@ def empty_maps(count: int) -> pa.MapArray:
 
 
 def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
-    """Values of maps as texts. `as_json` has the same meaning as in `Maps`."""
+    """Values of maps as strings. `as_json` has the same meaning as in `Maps`."""
     return _texts(_forms(values, as_json))
 
 
@@ -364,7 +364,7 @@ def _bytes(value: bytes) -> str:
     return f"[{','.join(map(_SIGNED.__getitem__, value))}]"
 
 
-#: Each byte as the Scala connector writes it: Java's bytes are signed.
+#: Each byte as the Scala connector writes it: signed, as in Java.
 _SIGNED = [str(byte - 256 * (byte > 127)) for byte in range(256)]
 
 

@@ -27,7 +27,8 @@ _SOCKET_TIMEOUT = 0.2
 
 
 class Sender:
-    """Sends to a partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a time.
+    """Sends to a partition, or to the hub if `partition` is None. Connects on the first call. Only one thread may use
+    it at a time.
 
     Methods raise the errors of `translate_error` or `ClientVersionError`, and then close the sender. Sending
     `unanswered` batches again may duplicate events.
@@ -105,7 +106,7 @@ class Sender:
             ]
             self.busy = sum(isinstance(cause, ServerBusyError) for cause in errors)
             self.close()
-            # raise a final error if there is one, or else throttling
+            # prefers an error that a retry cannot fix, otherwise throttling
             raise min(
                 errors, key=lambda cause: (isinstance(cause, TransientError), not isinstance(cause, ServerBusyError))
             ) from error
@@ -122,8 +123,8 @@ class Sender:
 
 
 def _wait_longer(opened: Any) -> None:
-    """Remove the client's limit of one second without a TCP acknowledgement. It would break the connection to a hub
-    that pauses for longer, and resending would duplicate events."""
+    """Remove the client's limit of one second without a TCP acknowledgement. If a hub paused for longer, the limit
+    would break the connection, and resending would duplicate events."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # a websocket object wraps the socket
         getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

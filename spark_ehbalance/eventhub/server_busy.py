@@ -1,4 +1,4 @@
-"""Counts the "server busy" refusals that this process receives, and logs at most one warning per minute and hub."""
+"""Counts the "server busy" responses that this process receives, and logs at most one warning per minute per hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds between two log lines about the same hub: a throttled client retries after four to five seconds.
+#: Seconds between two log lines about the same hub. It is long because a throttled client retries every four to five
+#: seconds.
 _LOG_INTERVAL = 60.0
 
 
@@ -22,7 +23,7 @@ class BusyCount:
         self._logged_at: dict[str, float] = {}
 
     def record(self, hub: str, count: int = 1) -> None:
-        """Add refusals by `hub`, whose name includes the namespace."""
+        """Add `count` throttled requests to `hub`, whose name includes the namespace."""
         now = time.monotonic()
         with self._lock:
             total = self._counts[hub] = self._counts.get(hub, 0) + count
@@ -35,7 +36,7 @@ class BusyCount:
         )  # fmt: skip
 
     def count(self, hub: str) -> int:
-        """Refusals by `hub` since the process started."""
+        """Throttled requests to `hub` since the process started."""
         with self._lock:
             return self._counts.get(hub, 0)
 

@@ -20,7 +20,7 @@ class ErrorKind(enum.Enum):
     OTHER = "any other error, possibly transient"
 
 
-#: Kinds that persist until the hub or the query is changed.
+#: Errors that persist until the hub or the query is changed.
 FINAL = frozenset({ErrorKind.MISSING, ErrorKind.NO_GROUP, ErrorKind.NO_PARTITION, ErrorKind.DISABLED})
 
 #: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET's and Java's), as the
@@ -65,7 +65,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def credentials_to_check(by_key: bool, *, sends: bool = False, reference: str | None = None) -> str:
-    """What to check after credentials were refused: the key, which may have been read at `reference`, or the Entra ID
+    """What to check after credentials were refused: the key, which may have been read from `reference`, or the Entra ID
     role."""
     if by_key:
         right = "send" if sends else "listen"
@@ -76,7 +76,7 @@ def credentials_to_check(by_key: bool, *, sends: bool = False, reference: str | 
 
 
 def hub_text(namespace: str, hub: str, partition: str | None = None) -> str:
-    """The hub, or its `partition`, as the beginning of an error's sentence."""
+    """The hub, or its `partition`, as the beginning of an error message."""
     if partition is None:
         return f"Event hub {hub!r} at {namespace}"
     return f"Partition {partition} of event hub {hub!r} at {namespace}"
@@ -98,5 +98,5 @@ def missing_error(kind: ErrorKind, namespace: str, hub: str, group: str, partiti
 
 
 def busy_wait() -> float:
-    """Seconds to wait before the next request to a hub that throttles."""
+    """Seconds to wait before the next request to a throttling hub."""
     return _BUSY_WAIT * random.uniform(1.0, _BUSY_SPREAD)

@@ -1,4 +1,4 @@
-"""Caches a credential's tokens, and fetches the next token before the current one expires or after it was refused.
+"""Caches a credential's tokens. Fetches the next token before the current one expires, or after it was refused.
 
 azure-identity returns a cached token until five minutes before it expires; a credential from a callable may not cache
 tokens at all.
@@ -21,15 +21,15 @@ from azure.core.credentials import AccessToken, TokenCredential
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
 
-#: Remaining fraction of a token's lifetime at which the next one is fetched. About half of the lifetime is left in case
-#: the token service does not answer; the range spreads the requests of processes that started together.
+#: Remaining fraction of a token's lifetime at which the next one is fetched. It is early in case the token service does
+#: not answer; the range spreads the requests of processes that started together.
 _EARLY = (0.4, 0.5)
 
 #: Remaining fraction below which callers wait for the next token. The client itself renews in the last tenth.
 _LATE = 0.12
 
-#: Age in seconds below which a token is not dropped. When a token expires, many receivers are refused at once, but only
-#: the first of them needs to drop it.
+#: Minimum age in seconds of a token that is dropped. When a token expires, many receivers are refused at once, but only
+#: the first one needs to drop it.
 _JUST_FETCHED = 0.5
 
 #: Time limit of a fetch in seconds, which is longer than azure-identity's retries. It is needed because a callable may
@@ -41,7 +41,7 @@ _MAX_ERROR_LENGTH = 400
 
 
 class TokenUnavailableError(EhBalanceError):
-    """No token could be fetched. The text contains no secret."""
+    """No token could be fetched. The message contains no secret."""
 
 
 class _CachedToken(NamedTuple):
@@ -58,8 +58,8 @@ class _CachedToken(NamedTuple):
 
 
 class TokenCache(TokenCredential):
-    """A credential that caches the tokens of another credential: of `first`, or without it of the one that `make`
-    returns, which is called on demand and again after `renew`. Thread-safe.
+    """A credential that caches the tokens of another credential: of `first` if given, otherwise of the credential that
+    `make` returns. `make` is called on demand, and again after `renew`. Thread-safe.
 
     Each fetch runs in its own thread, because a callable may never return; meanwhile callers use the current token.
     """
@@ -83,7 +83,7 @@ class TokenCache(TokenCredential):
         **settings: Any,
     ) -> AccessToken:
         """A token for `scopes`. Raises `TokenUnavailableError`."""
-        if claims or tenant_id:  # requested once, after a service refused a token
+        if claims or tenant_id:  # requested only after a service refused a token
             settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
             return _result(_start(partial(self._fetch, scopes, **settings)))
         key, now = " ".join(scopes), time.time()
@@ -118,8 +118,8 @@ class TokenCache(TokenCredential):
     # --- the fetching thread ----------------------------------------------------------------------------------------
 
     def _end(self, key: str, cached: _CachedToken | None, fetch: Future[AccessToken]) -> None:
-        """End `fetch` unless it was abandoned. After a failure, an unexpired token counts as new, to delay the next
-        fetch."""
+        """End `fetch` unless it was abandoned. After a failure, a token that has not expired counts as new, to delay
+        the next fetch."""
         access = None if cached is None or cached.left(time.time()) <= 0 else cached.access
         if fetch.done() and fetch.exception() is None:
             access = fetch.result()
@@ -177,7 +177,7 @@ def _unavailable(reason: str) -> TokenUnavailableError:
 
 
 def error_text(error: BaseException) -> str:
-    """A credential's error on one line. Contains the error's own text only if an Azure package raised it."""
+    """A credential's error on one line. Contains the error's message only if an Azure package raised it."""
     kind = type(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"{kind.__name__}: no module {redacted(error.name)}"

@@ -41,9 +41,10 @@ REMEMBERED_OFFSETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known from the hub's responses. Monotonic times: of the last response, of the request that returned the
-    last list of partitions, and of the connection. `error` is the failure of the last request, and `silent_since` the
-    time of the first request that failed since the last response. `is_gone` means that the hub no longer exists."""
+    """The hub's state, as of its responses. The times are monotonic: `answered_at` of the last response, `listed_at` of
+    the request that returned the last list of partitions, and `connected_at` of the connection. `error` is the failure
+    of the last request, and `silent_since` the time of the first request that failed since the last response. `is_gone`
+    means that the hub no longer exists."""
 
     partitions: tuple[str, ...] = ()
     states: Mapping[str, PartitionState] = field(default_factory=dict)
@@ -72,10 +73,10 @@ class HubWatcher:
         schedule: PollSchedule | None = None,
         remembered_offsets: int = 0,
     ) -> None:
-        """All times are in seconds. The hub may be silent for `timeout`; `starting_positions`, `offsets`, `has_events`
-        and `probe_ends` may take `patience`, by default `timeout`. `remembered_offsets` is the number of events per
-        partition whose offsets are kept for `offsets` because they were the partition's newest; in a geo-replicated
-        hub, offsets are always kept."""
+        """All times are in seconds. A hub that is silent for `timeout` counts as unavailable. `starting_positions`,
+        `offsets`, `has_events` and `probe_ends` may take `patience`, by default `timeout`. `remembered_offsets` is the
+        number of newest events per partition whose offsets are kept for `offsets`; in a geo-replicated hub, offsets are
+        always kept."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -83,7 +84,7 @@ class HubWatcher:
         self._patience = timeout if patience is None else min(patience, timeout)
         self._condition = threading.Condition()
         self._known = _Known()  # immutable, replaced under the lock
-        self._latest_ms, self._latest_at = 0, 0.0  # the second is a monotonic time in seconds
+        self._latest_ms, self._latest_at = 0, 0.0  # `_latest_at` is monotonic, in seconds
         self._latest_ends: dict[str, Position] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition, then by sequence number, oldest first
@@ -121,7 +122,7 @@ class HubWatcher:
             self._latest_ends = latest_ends(self._starting_positions, states, lambda _: states)
             thread = threading.Thread(target=self._run, args=(metadata,), name="ehbalance-hub-watcher", daemon=True)
             thread.start()
-            stack.pop_all()  # from now on, the thread closes the connection
+            stack.pop_all()  # the thread closes the connection from now on
 
     def stop(self) -> None:
         """Signal the thread to end; does not wait for it."""
@@ -199,7 +200,7 @@ class HubWatcher:
         """Request the list of partitions and the states of `partitions` (None: all) again, and wait for the responses.
         For many partitions this takes a while because of the rate limit.
 
-        Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it no longer exists.
+        Raises `HubUnavailableError` if the hub is silent for the timeout, and `MissingError` if it no longer exists.
         """
         requested = self._known.partitions if partitions is None else tuple(partitions)
         since = self._refresh(requested)
@@ -269,11 +270,11 @@ class HubWatcher:
         return resolve_all(map(self._address, known), deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
-        """The offsets of the events with these sequence numbers, by partition, without those that are not found in
-        time.
+        """The offsets of the events with these sequence numbers, by partition. Offsets that are not found in time are
+        omitted.
 
-        If the offset of an event was not kept, reads it with a receiver that has `owner_level`, which can be a mapping
-        with a level per partition.
+        If an event's offset was not kept, reads it with a receiver that has `owner_level`, which can be a mapping by
+        partition.
         """
 
         def offset(address: PartitionAddress, left: float) -> str | None:
@@ -291,8 +292,8 @@ class HubWatcher:
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, offset)
 
     def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
-        """The results of `resolve.has_event` by partition, without those not known in time, from receivers with these
-        levels."""
+        """The results of `resolve.has_event` by partition, using receivers with these levels. Partitions without a
+        result in time are omitted."""
 
         def found(address: PartitionAddress, left: float) -> bool | None:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
@@ -300,8 +301,8 @@ class HubWatcher:
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, found)
 
     def probe_ends(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
-        """The results of `resolve.probe_end` by partition, where an event arrives in time, from receivers with these
-        levels."""
+        """The results of `resolve.probe_end` by partition, using receivers with these levels. Partitions in which no
+        event arrives in time are omitted."""
 
         def end(address: PartitionAddress, left: float) -> int | None:
             return probe_end(positions[address.partition], address, left, owner_levels[address.partition])
@@ -351,7 +352,7 @@ class HubWatcher:
             return not self._stopping
 
     def _due(self) -> float:
-        """When the next request is due. A request for `refresh` is due as soon as the limit allows."""
+        """When the next request is due. A request made by `refresh` is due as soon as the limit allows."""
         return self._schedule.not_before if self._known.listed_at <= self._list_since else self._schedule.due()
 
     def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:

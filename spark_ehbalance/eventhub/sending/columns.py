@@ -33,11 +33,11 @@ from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, encode_system,
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
-#: Maximum length of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
+#: Maximum length of a partition key, from `ClientConstants.MAX_PARTITION_KEY_LENGTH` in Azure's clients.
 _MAX_KEY_LENGTH = 128
 
-#: Binary in JSON as the source writes it: a list of signed bytes, which unlike other lists has no spaces; and the
-#: allowed numbers.
+#: Binary as the source writes it in JSON: a list of signed bytes without spaces, unlike other lists; and the allowed
+#: numbers.
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
 _BYTES = frozenset(range(-128, 128))
 
@@ -99,8 +99,8 @@ _KAFKA_COLUMNS = {
 
 class SinkColumns(NamedTuple):
     """The column index of each event field; None if the frame has no such column. `system` contains message properties
-    and annotations, `headers` contains properties in the form of Spark's Kafka sink, and `topic` contains the hub.
-    `json` is whether property values are JSON."""
+    and annotations, `headers` contains properties as in Spark's Kafka sink, and `topic` contains the hub. `json` is
+    whether property values are JSON."""
 
     body: int
     key: int | None = None
@@ -225,12 +225,12 @@ class RowEncoder:
         """The event of each row, or the error that explains why it cannot be sent."""
         try:
             yield from self._encoded_together(batch)
-        except UnicodeDecodeError:  # raised before the first row was yielded; casts in Spark can produce such texts
+        except UnicodeDecodeError:  # raised before the first row was yielded; casts in Spark can produce invalid UTF-8
             for row in range(batch.num_rows):
                 try:
                     yield from self._encoded_together(batch.slice(row, 1))
                 except UnicodeDecodeError:
-                    yield ValueError("a text is not UTF-8")
+                    yield ValueError("a string is not UTF-8")
 
     def _encoded_together(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         columns, encoder = self._columns, Encoder()
@@ -261,7 +261,7 @@ class RowEncoder:
         if others[0]:
             system = encode_system(zip(*self._checked(*others), strict=True))
         head = encoder.head(body, key, list(map(encoder.pair, names, values)), system)
-        if len(head) + len(body or b"") > most:  # try again with numbers in the smallest types that hold them
+        if len(head) + len(body or b"") > most:  # try again, encoding numbers in the smallest types that can hold them
             head = encoder.head(body, key, list(map(small_pair, names, values)), system)
         if (size := len(head) + len(body or b"")) > most:
             what = f" with key {redacted(key)}" if key else ""
@@ -334,7 +334,10 @@ def _from_json(name: str, text: str | None) -> Any:
     """The value of JSON text that the source wrote with `jsonProperties`. An array of bytes becomes binary."""
     if text is None:
         return None
-    if text.lstrip()[:1] in ("[", "{"):  # not parsed: a sender could choose names that make parsing take minutes
+    if text.lstrip()[:1] in (
+        "[",
+        "{",
+    ):  # not parsed, because a sender could choose names that make parsing take minutes
         numbers: list[Any] = json.loads(text) if _BINARY.fullmatch(text) else [None]
         return text if not _BYTES.issuperset(numbers) else bytes(number & 0xFF for number in numbers)
     try:

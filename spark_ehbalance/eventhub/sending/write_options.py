@@ -35,7 +35,7 @@ class WriteOptions:
         "the values of `properties` are JSON, as the source returns them with the same option, so numbers, booleans "
         "and binary keep their types",
     )
-    #: Skipping is opt-in: it loses rows.
+    #: Skipping must be enabled explicitly, because it loses rows.
     on_unsendable: str = option_field(
         FAIL,
         one_of(*UNSENDABLE),
@@ -46,8 +46,8 @@ class WriteOptions:
     send_timeout: float = option_field(
         60.0,
         parse_duration,
-        "a task fails if the hub has accepted no batch for this long, over all attempts; time during which the hub is "
-        "busy does not count. A batch that is not acknowledged within half of this time is sent again",
+        "a task fails if the hub has accepted no batch for this long, over all attempts; time while the hub is busy "
+        "does not count. A batch that is not acknowledged within half of this time is sent again",
     )
 
 

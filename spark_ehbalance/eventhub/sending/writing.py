@@ -1,4 +1,4 @@
-"""Sends the rows of a task: encodes and checks one part, then sends it while encoding the next.
+"""Sends the rows of a task in parts: encodes and checks one part, then sends it while encoding the next part.
 
 A worker keeps its links open for its next task, as it keeps its receivers (`query.receivers` gives the reasons).
 """
@@ -39,10 +39,11 @@ _T = TypeVar("_T")
 
 _LOG = logger(__name__)
 
-#: Bytes of rows that are checked before the first of these rows is sent; a micro-batch's tasks rarely have more.
+#: Size in bytes of a part, whose rows are checked before the first of them is sent; a micro-batch's tasks rarely have
+#: more.
 _PART_BYTES = 32 << 20
 
-#: Additional memory in bytes that a small row with a distinct key takes as Python objects.
+#: Additional memory in bytes that Python objects take for a small row with a distinct key.
 _ROW_BYTES = 1000
 
 #: Size of a batch in bytes: the standard tier's limit. A dedicated hub accepts 20 MB, but such batches would delay
@@ -167,8 +168,8 @@ class WriteTask:
         return sent
 
     def unsendable(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that the hub would reject, with `reason` as an additional last column. Sends nothing. The event
-        columns must come first in `rows`. Raises the same errors as `write`."""
+        """The rows that the hub would reject, with an additional last column `reason`. Sends nothing. The event columns
+        must come first in `rows`. Raises the same errors as `write`."""
         for encoder, batch in self._with_encoder(rows):
             yield encoder.unsendable(batch)
 
@@ -250,8 +251,8 @@ class WriteTask:
         """The result of `attempt`, which is retried after transient errors until no batch has been accepted for
         `sendTimeout`.
 
-        Waits without limit for a hub that throttles. Renews refused credentials once per accepted batch. Retries a
-        missing hub for a moment, because a hub may seem missing after the service has lost a link."""
+        Waits without limit for a hub that throttles. Renews refused credentials once per accepted batch. Retries for a
+        moment if the hub is missing, because a hub may seem missing after the service has lost a link."""
         deadline, missing = Deadline(self._options.send_timeout), MissingHubCheck()
         pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():

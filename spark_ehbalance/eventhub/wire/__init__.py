@@ -1,7 +1,7 @@
 """AMQP from the client's socket to Arrow: transfer frames become record batches without an object per event.
 
 The *fast path* reads many messages at once. The *slow path*, its last tier, reads the remaining messages one at a time;
-all tiers return the same rows. The modules in the order of the data flow, with their CPU time per event:
+all tiers return the same rows. The modules, in the order of the data flow, with their CPU time per event:
 
 | module          | task                                                                        | µs CPU per event    |
 |-----------------|-----------------------------------------------------------------------------|---------------------|

@@ -52,7 +52,7 @@ def unsupported(reason: str) -> ClientVersionError:
 
 @contextlib.contextmanager
 def private_calls() -> Iterator[None]:
-    """Wrap calls to the client's internals: raises `ClientVersionError` if a name is missing or takes other
+    """Wrap calls to the client's internals. Raises `ClientVersionError` if a name is missing or takes different
     arguments."""
     try:
         yield
@@ -128,7 +128,7 @@ def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
     if (reason := incompatible_transport(connection._transport)) is not None:
         raise unsupported(reason)
     if connection._transport.frames.taken_over() is None:
-        raise unsupported("it does not read frames by `receive_frame`")
+        raise unsupported("it does not read frames with `receive_frame`")
     if handler._keep_alive_thread is not None:
         raise unsupported("its keep-alive thread reads the same socket")
     if link.current_link_credit != granted:

@@ -1,7 +1,7 @@
-"""Decodes messages to record batches, by a sequence of tiers, each of which reads the messages that it supports.
+"""Decodes messages to record batches, using a sequence of tiers, each of which reads the messages that it supports.
 
-The first tiers, the fast path, read many messages at once with numpy; the slow path reads each remaining one alone. All
-return the same rows. A message that only the slow path supports does not slow down the others.
+The first tiers, the fast path, read many messages at once with numpy; the slow path reads the remaining messages one at
+a time. All tiers return the same rows. A message that only the slow path supports does not slow down the others.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _CODES = {
     rows.EPOCH: INTEGER,
 }
 
-# Freed below, so that glibc keeps freed blocks of up to this size. Otherwise it would return the arrays of every batch,
-# up to 1 MB each, to the system, which would be a quarter of the cost of an event of 100 bytes.
+# Freed below, so that glibc keeps freed blocks of up to this size. Otherwise, it would return the arrays of every batch
+# (up to 1 MB each) to the system, at a quarter of the cost of an event of 100 bytes.
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
@@ -127,7 +127,7 @@ class Decoder:
     def _tiers(self) -> list[tuple[str, _Tier]]:
         return [
             *(("known template", partial(self._by_template, template)) for template in self._templates),
-            # At most two new templates per batch, to limit the cost for unlike messages.
+            # At most two new templates per batch, to limit the cost if messages differ in shape.
             ("new template", partial(self._by_new_template, 0)),
             ("new template", partial(self._by_new_template, -1)),
             ("any shape", self._by_any_shape),
@@ -210,7 +210,7 @@ class Decoder:
             return scan.integers(data, pairs.codes[indices], pairs.values.select(indices))
 
         def texts(name: bytes) -> pa.StringArray:
-            """The texts of an annotation; null where it is missing."""
+            """An annotation as a column of strings; null where it is missing."""
             missing = pair_of[name] < 0
             found = _texts(data, pairs.values.select(pair_of[name][~missing]))
             return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found

@@ -42,7 +42,7 @@ _NULL = b"\x40"
 _BINARY, _STRING, _SYMBOL = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3"
 _LIST, _MAP = b"\xc0\xd0", b"\xc1\xd1"
 
-#: Annotations that the service sets.
+#: Annotations set by the service.
 _SERVICE_ANNOTATIONS = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH)))
 
 
@@ -73,7 +73,7 @@ class _Cache(dict[_K, bytes]):
 
 
 class Encoder:
-    """Encodes events, for one thread. Caches repeated parts, so it should be short-lived."""
+    """Encodes events, in one thread. It should be short-lived, because it caches repeated parts."""
 
     def __init__(self) -> None:
         self._heads = _Cache[tuple[str | None, int]]()  # by key and body length

@@ -1,6 +1,6 @@
 """Reads and decodes the frames that the client handles, because the client's own reader and decoder are unbounded.
 
-A frame header of 8 bytes could make the client allocate 4 GB; so could 20 bytes that encode an array or a range of
+An 8-byte frame header could make the client allocate 4 GB; so could 20 bytes that encode an array or a range of
 deliveries.
 """
 
@@ -19,8 +19,7 @@ HEADER = struct.Struct(">IBBH")
 
 TRANSFER, _DISPOSITION, _REJECTED = 0x14, 0x15, 0x25
 
-#: Number of fields per performative. It is needed because peers may omit trailing nulls, but the client reads fields by
-#: position.
+#: Number of fields per performative. Peers may omit trailing nulls, but the client reads fields by position.
 _FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, TRANSFER: 11, _DISPOSITION: 6, 0x16: 3, 0x17: 1, 0x18: 1}
 
 #: Defaults, by performative and index, of optional fields that the client reads as numbers: an open's maximum frame
@@ -43,7 +42,7 @@ _MAX_DELIVERIES = 1 << 16
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
-#: First bytes of a protocol header. A frame has its size in their place.
+#: First bytes of a protocol header. A frame begins with its size instead.
 _PROTOCOL = b"AMQP"
 
 #: The type codes of arrays and of values with a descriptor.

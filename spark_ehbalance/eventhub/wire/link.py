@@ -29,7 +29,7 @@ _IDLE_BYTES = 1 << 16
 _SPARE: list[bytearray] = []
 _MAX_SPARE = 4
 
-#: Seconds to wait for further events: longer than the time between two reads of a stream.
+#: Seconds to wait for more events: longer than the time between two reads of a stream.
 _MAX_PAUSE = 0.02
 
 #: Seconds between two runs of the client's periodic work: heartbeats, token renewal.
@@ -62,7 +62,7 @@ class LinkReader:
         self._have = len(half_read)  # bytes in the buffer
         self._searched = 0  # position of the first incomplete frame
         self._returned = 0  # number of messages that `receive` returned
-        self._failure: Exception | None = None  # raised after all previous messages were returned
+        self._failure: Exception | None = None  # raised after all earlier messages were returned
         self._housekeeping = 0.0
         self._answered = False  # a flow frame arrived
 
@@ -83,8 +83,8 @@ class LinkReader:
         return transfers.messages(self._data, first, self._returned)
 
     def confirm(self, wait: float) -> None:
-        """Request a flow frame, and wait for it for at most `wait` seconds. A peer that refuses the link does so before
-        it answers, and then this raises the same errors as `receive`. Grants no credit."""
+        """Request a flow frame, and wait up to `wait` seconds for it. A peer that refuses the link does so before it
+        answers, and then this raises the same errors as `receive`. Grants no credit."""
         self._wanted, self._answered = 0, False
         self._link.flow(link_credit=0, echo=True)
         self.read_until(lambda: self._answered, wait)

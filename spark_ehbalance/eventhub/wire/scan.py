@@ -47,7 +47,7 @@ _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Maximum bytes of a template up to the end of the annotations (the service's annotations have about 120), and after
+#: Maximum bytes of a template up to the end of the annotations (the service's annotations take about 120), and after
 #: the body.
 _MAX_TEMPLATE_BYTES = 1024
 

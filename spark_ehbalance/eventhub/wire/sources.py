@@ -66,7 +66,7 @@ class _SocketSource:
                 have += received
                 if not self._records:
                     break
-                sock.settimeout(0)  # a TLS record has at most 16 KB, so read all available records
+                sock.settimeout(0)  # a TLS record contains at most 16 KB, so all available records are read
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             pass
         finally:

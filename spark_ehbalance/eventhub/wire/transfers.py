@@ -1,8 +1,8 @@
 """Finds the messages in the transfer frames that a socket delivers.
 
 Nearly all frames begin with the same bytes except for the delivery's id and tag, so one `struct` and three comparisons
-suffice per frame. The expected bytes (`_Head`) are learned from the last frame that differed. Frames of the same size
-are found many at a time."""
+suffice per frame. The expected bytes (`_Head`) are learned from the last frame that differed. Consecutive frames of the
+same size are located in bulk."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import numpy.typing as npt
 from spark_ehbalance.eventhub.wire.frames import HEADER, MORE, check_size, fields_of
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError
 
-#: Maximum size of a delivery in bytes. Messages in the dedicated tier of Event Hubs have up to 20 MB.
+#: Maximum size of a delivery in bytes. Messages in the dedicated tier of Event Hubs can be up to 20 MB.
 MAX_DELIVERY_BYTES = 32 << 20
 
-#: Bytes that a buffer must have after its end, so that a header can be read from its last bytes.
+#: Padding bytes after the end of the data, so that a header can be read even at its last bytes.
 SLACK = 256
 
 _TRANSFER = b"\x00\x53\x14"
 _HANDLE, _ID, _TAG, _ABORTED = 0, 1, 2, 9
 
-#: Minimum number of frames of the same size to compare at once, which costs as much as 20 to 30 single frames; and
-#: number of buffers in which that is not tried again after fewer frames were alike.
+#: Minimum length of a run of equal frames for which a bulk comparison pays off, as it costs as much as 20 to 30 single
+#: frames; and number of buffers to skip after a shorter run.
 _RUN_PAYS, _RUN_PAUSE = 40, 20
 
 
@@ -132,7 +132,7 @@ class Transfers:
             if fields is None:
                 other_frame(channel, frame)
             elif self._record(frame, fields, pos, positions[-1]) and not learned and len(positions) > MORE:
-                learned = True  # only once per buffer, to limit the cost of unlike frames
+                learned = True  # only once per buffer, to limit the cost if frames keep differing
                 self._head = _learn_head(frame, positions) or self._head
             pos += size
 

@@ -3,7 +3,7 @@
 The results equal those of the client's decoder: text and symbols become `bytes`, times are milliseconds, and a
 described value loses its descriptor. The differences: binary becomes `Binary`, a subclass of `bytes`, and .NET's times
 become text in ISO 8601. Contradictory input is decoded as the client decodes it: a compound value ends after its number
-of elements, whatever its size field contains, and a truncated text is shorter. Types that the client does not support
+of elements, whatever its size field contains, and truncated text is shorter. Types that the client does not support
 (char, decimals) are decoded as well.
 
 The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, an `ArrayBudget`
@@ -30,9 +30,9 @@ _Decoder = Callable[[bytes, int], tuple[Any, int]]
 _Maker = Callable[[list[Any]], Any] | None
 
 #: In maps with more keys than this, every key becomes a `rows.Key`, because a sender could choose keys that all
-#: collide: 82,000 texts (0.9 MB) took 5.5 s, and colliding numbers are even easier to find. The same bytes in maps of
-#: 64 keys take 0.1 s, but 4.8 s if the keys have types that are slow to compare. Such keys become a `rows.Key` in small
-#: maps too.
+#: collide: 82,000 strings (0.9 MB) took 5.5 s, and colliding numbers are even easier to find. The same bytes in maps of
+#: 64 keys take 0.1 s, but 4.8 s if the keys have types that are slow to compare. Therefore such keys become a
+#: `rows.Key` in small maps too.
 _FEW_KEYS = 64
 _FAST_KEYS = frozenset((bytes, Binary, int, bool, float, type(None)))
 
