@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import NamedTuple
 
-#: Maximum number of marks per partition. With so many, neighbouring marks from the last day are at most about half
+#: Maximum number of marks per partition. With this many, neighbouring marks from the last day are at most about half
 #: their age apart.
 _MAX_MARKS = 32
 
