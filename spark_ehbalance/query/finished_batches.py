@@ -67,7 +67,7 @@ class NewestBatch:
 
     def after_partitions(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
         """The state after a call of `partitions(start, end)`. Raises `OptionError` if an earlier process logged `end`,
-        but this process has already planned a batch without knowing `end`."""
+        but this process has already planned a different batch."""
         if self.newest is not None and end != self.newest:
             reason = "it needs Spark 4.2; with this version, Trigger.AvailableNow reads one batch"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=_WRAPPER, reason=reason)

@@ -1,8 +1,8 @@
 """The Spark offset of the source: the owner that read a batch, and the range read in each partition.
 
 Spark compares offsets as JSON text, so the keys are always in the same order. `partitions(start, end)` needs no other
-state, even after a restart. Without a lease table it is the query's entire progress, so it contains every partition,
-with or without events.
+state, even after a restart. Without a lease table, an offset is the query's entire progress, so it contains every
+partition, with or without events.
 """
 
 from __future__ import annotations

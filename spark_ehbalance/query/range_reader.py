@@ -44,8 +44,8 @@ _LOG = logger(__name__)
 #: Seconds to wait before the first reconnection, and the maximum before later ones.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 
-#: Seconds for which the service may remember the owner level of a dead reader. Only a reader that disconnects ours for
-#: longer is foreign. The service forgets a level when the connection ends, but how soon it notices that is not
+#: Seconds for which the service may remember the owner level of a dead reader. A reader that keeps ours disconnected
+#: for longer is foreign. The service forgets a level when the connection ends, but how soon it notices the end is not
 #: documented.
 _DEAD_READER = 90.0
 

@@ -25,8 +25,8 @@ _LOG = logger(__name__)
 #: Maximum number of receivers that one worker keeps; the longest unused ones are closed first.
 MAX_RECEIVERS = 256
 
-#: Seconds after which an unused receiver is closed. If batches are further apart, reopening it for each is relatively
-#: cheap. A receiver must not outlive its token, whose last tenth is rarely shorter than this.
+#: Seconds after which an unused receiver is closed. If batches are further apart, reopening it for each batch is cheap
+#: in comparison. A receiver must not outlive its token, whose last tenth is rarely shorter than this.
 RECEIVER_IDLE = 10.0
 
 #: Seconds between two checks of the kept receivers; a check costs 5 µs of CPU per receiver.

@@ -54,7 +54,8 @@ class Logged(NamedTuple):
 
 
 def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
-    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
+    """Progress that the table lacks although ownership has not changed: the table was unreachable when the query
+    ended."""
     return {
         partition: finished
         for partition, finished in progress.items()
@@ -69,7 +70,7 @@ def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict
 class EarlierBatches:
     """The batches of a query's earlier processes, according to its checkpoint and its lease table.
 
-    `finished` is the end of the last finished batch in the checkpoint, `finished_number` is the number of the last
+    `finished` is the end of the last finished batch in the checkpoint, and `finished_number` the number of the last
     finished batch in the lease table.
     """
 

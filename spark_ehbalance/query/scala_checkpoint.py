@@ -48,8 +48,8 @@ def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Posit
                 return _positions(hub, numbers, rereads)
             if batch < last:  # once a source has a position, each later batch contains one
                 raise UnusableError(
-                    f"offsets/{batch} contains positions of event hub {hub}, but offsets/{last}, of the last finished "
-                    "batch, does not: the file is damaged, or the query has read another hub since"
+                    f"offsets/{batch} contains positions of event hub {hub}, but offsets/{last} (the last finished "
+                    "batch) does not: the file is damaged, or the query has read another hub since"
                 )
     if source >= 0:
         return _positions(hub, _initial(folder, source, hub), rereads)
@@ -112,7 +112,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
         text = folder.text(file)
     except FileNotFoundError:
         raise UnusableError(
-            f"no batch is finished, and {file}, with the start of the first batch, is missing"
+            f"no batch is finished, and {file}, which contains the start of the first batch, is missing"
         ) from None
     version, line, rest = text.lstrip("\0").partition("\n")
     try:

@@ -87,7 +87,7 @@ def test_damaged_file_of_a_finished_batch_is_rejected(tmp_path: Path) -> None:
     for text in ("v1\n{}", "v1\n", 'v1\n{}\n{"other":{"0":7}}'):  # truncated before the hub's line
         (folder / "offsets" / "1").write_text(text)
         assert (
-            "offsets/0 contains positions of event hub hub, but offsets/1, of the last finished batch, does not"
+            "offsets/0 contains positions of event hub hub, but offsets/1 (the last finished batch) does not"
             in refusal(folder)
         )
     (folder / "offsets" / "1").unlink()
