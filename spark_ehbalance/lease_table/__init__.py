@@ -1,1 +1,1 @@
-"""Stores of a group's state: interfaces in `contract`, `open_store` in `backends`."""
+"""Stores for a group's state: `contract` defines the interfaces, and `backends` opens stores."""

@@ -16,7 +16,7 @@ from spark_ehbalance.lease_table.delta.locations import SCHEMES
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 from spark_ehbalance.settings.option_texts import invalid_option
 
-#: The first backend that opens a location is used. `BlobStore` precedes `DeltaStore` because it opens only the
+#: The first backend that opens a location is used. `BlobStore` comes before `DeltaStore`, because it opens only
 #: addresses of whole containers, which are never Delta tables.
 BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
 
@@ -33,10 +33,10 @@ def open_store(
     patience: float = REQUEST_TIMEOUT,
     group: Group | None = None,
 ) -> LeaseTable:
-    """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
+    """Open the lease table at `location`, with the `options` for its storage. Nothing is read or created yet.
 
-    `group` selects the group at a location with several. Requests time out after `patience` seconds, unless the options
-    set a limit. Raises `OptionError` if no backend supports the location's scheme.
+    `group` selects the group if the location contains several. Requests time out after `patience` seconds, unless the
+    options set a limit. Raises `OptionError` if no backend supports the location's scheme.
     """
     try:
         backend = _backend(location)

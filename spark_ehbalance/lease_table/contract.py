@@ -18,8 +18,8 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 
 #: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further lost
-#: race, so that a repeated loser gets precedence. Every race has a winner, so exponential backoff would not help the
-#: store.
+#: race, so that a repeated loser gets precedence. Exponential backoff would not help the store, because every race has
+#: a winner.
 _FIRST_WAIT_FACTOR = 4.0
 
 #: Timeout of a request to a storage service in seconds, including retries. delta-rs's defaults (30 s, and 180 s for
@@ -35,8 +35,8 @@ _Store = TypeVar("_Store", bound="LeaseStore")
 class PartialWriteError(Exception):
     """A partly successful write to a store that is not `atomic`; `after` is the resulting snapshot.
 
-    `lost` maps the partitions for which nothing was written to the reasons. For the `unknown` partitions, only the next
-    read shows whether they were written.
+    `lost` maps each partition for which nothing was written to the reason. Only the next read shows whether the
+    `unknown` partitions were written.
     """
 
     def __init__(self, after: Snapshot, lost: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> None:
@@ -47,7 +47,7 @@ class PartialWriteError(Exception):
 
 
 class LeaseStore(ABC):
-    """The snapshot of one group, with a compare-and-swap on its version. This is the interface for members.
+    """Stores the snapshot of one group, with a compare-and-swap on its version. This is the interface for members.
 
     Only one thread at a time may use a store, in the process that opened it; two other threads may call `record` and
     `tidy` at the same time. Every backend passes the conformance suite (`tests/lease_table/store_conformance.py`).
@@ -58,8 +58,8 @@ class LeaseStore(ABC):
 
     capabilities: ClassVar[Capabilities] = LEASE_TABLE
 
-    #: Maps partition → sequence number to partition → offset, for the events whose offset can be found. A backend whose
-    #: checkpoints need offsets calls it; the store's user sets it.
+    #: Given the sequence number of an event per partition, returns the offsets that can be found, by partition. A
+    #: backend whose checkpoints need offsets calls it; the store's user sets it.
     find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
 
     @abstractmethod
@@ -85,8 +85,8 @@ class LeaseStore(ABC):
 
         If `base` is not the newest snapshot, nothing is written and `ConflictError` is raised. After an error that
         leaves the outcome unknown, the store reads the newest commit; if the outcome remains unknown, it raises
-        `StoreUnavailableError`. A store that is not `atomic` raises `PartialWriteError` if a part of `new` was written,
-        and `StoreUnavailableError` if nothing was.
+        `StoreUnavailableError`. A store that is not `atomic` raises `PartialWriteError` if only part of `new` was
+        written, and `StoreUnavailableError` if nothing was.
         """
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:  # noqa: B027
@@ -154,7 +154,7 @@ class LeaseTable(LeaseStore):
 def commit(
     store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
 ) -> Outcome:
-    """Write the valid ones among `transitions` in one commit. After a lost race, read again, validate again and retry.
+    """Write the valid `transitions` in one commit. After a lost race, read and validate again, and retry.
 
     The outcome's `before` is the replaced snapshot, or the newest one if there was nothing to write. After a partial
     write (`PartialWriteError`), transitions for lost partitions are rejected, and those for unknown partitions are

@@ -1,8 +1,8 @@
 """Entra ID credentials for a lease table's storage in Azure. The storage options are `credential`, `client_id`,
 `tenant_id` and `client_secret`, with the same values as the hub's options; the default is the hub's own credential.
 
-No option contains a token. obstore requests a token when it needs one; delta-rs cannot, so it gets the present token
-whenever it opens a table.
+No option contains a token. obstore requests a token when it needs one; delta-rs cannot, so it receives the current
+token whenever it opens a table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE = 10.0
 #: Schemes of Azure's storage.
 _AZURE = ("abfs", "abfss", "adl", "az", "azure", "https", "http")
 
-#: Names, without delta-rs's prefixes, of the storage options that are or locate a credential.
+#: Names, without delta-rs's prefixes, of the storage options that contain or locate a credential.
 _KEYS = re.compile(
     r"(account|access|master|sas)_key|sas_token|(bearer_)?token|connection_string|client_secret|federated_token_file"
     r"|use_azure_cli|use_emulator|skip_signature|(msi|identity)_endpoint|(msi_)?(object|resource)_id|fabric_\w+"
@@ -95,14 +95,14 @@ class StorageTokens:
         return {"token": token, "expires_at": datetime.fromtimestamp(expires_on, timezone.utc)}
 
     def option(self) -> tuple[dict[str, str], float]:
-        """The present token as an option of delta-rs, and its expiry in seconds since 1970. Raises
+        """The current token as an option of delta-rs, and its expiry in seconds since 1970. Raises
         `StoreUnavailableError`."""
         token, expires_on = self._token()
         return {"bearer_token": token}, expires_on
 
     def renew(self) -> bool:
-        """Discard a refused token, so that the next request gets a new one. Returns whether the token was discarded;
-        this happens only once in a while, in case the storage refuses all tokens."""
+        """Discard a refused token, so that the next request gets a new one. Returns whether the token was discarded,
+        which happens at most once per `_PAUSE`, in case the storage refuses all tokens."""
         now = time.monotonic()
         if now - self._renewed < _PAUSE:
             return False
@@ -122,7 +122,7 @@ class StorageTokens:
 
 
 def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` for delta-rs, with the present token. Raises `OptionError`, `StoreUnavailableError`."""
+    """`options` for delta-rs, with the current token. Raises `OptionError`, `StoreUnavailableError`."""
     identity, rest = split(options)
     return rest if identity is None else rest | StorageTokens(identity).option()[0]
 

@@ -26,7 +26,7 @@ def now_ms() -> int:
 
 
 class Viewer:
-    """Reads `store` repeatedly, dates renewals by its own clock and keeps recent history."""
+    """Reads `store` repeatedly, dates renewals by its own clock, and keeps recent history."""
 
     def __init__(self, store: LeaseTable) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Viewer:
             return self._latest
 
     def view(self) -> GroupView:
-        """The present view, without crash loops if the history cannot be read. Raises `StoreError`."""
+        """The current view, without crash loops if the history cannot be read. Raises `StoreError`."""
         snapshot, at_ms, now = self._store.read(), now_ms(), monotonic()
         self._observations = self._observations.updated(snapshot, now)
         observed = self._observations.members.items()

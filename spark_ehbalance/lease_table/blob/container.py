@@ -18,7 +18,7 @@ from spark_ehbalance.lease_table.identity import split
 #: The version that the SDKs' stores use.
 _API_VERSION = "2019-07-07"
 
-#: Error codes of requests whose condition is not met.
+#: Error codes of requests whose condition was not met.
 _NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "ContainerAlreadyExists")
 
 #: Environment variables that set options, as for a Delta table.
@@ -42,8 +42,8 @@ class Blob:
 
 
 class Container:
-    """The container at `location`. Thread-safe. Requests are not retried: if a request succeeded but its response was
-    lost, the retry's condition would not be met."""
+    """The container at `location`. Thread-safe. Requests are not retried, because if a request succeeded but its
+    response was lost, the retry's condition would not be met."""
 
     def __init__(self, location: str, options: Mapping[str, str], patience: float) -> None:
         """Requests time out after `patience` seconds. Raises `OptionError`."""
@@ -51,7 +51,7 @@ class Container:
         self._name = f"The container at {location}"
 
     def exists(self) -> bool:
-        """Whether the container exists. This is determined with a listing, which needs no additional rights. Raises
+        """Whether the container exists. The check lists the container, which requires no additional rights. Raises
         `StoreUnavailableError`."""
         first = self._client.list_blobs(results_per_page=1).by_page()
         return self._request("reached", lambda: [*next(first, ())]) is not None

@@ -23,7 +23,7 @@ from spark_ehbalance.group.position import START_OFFSET, Position
 
 _OWNER, _EPOCH, _OFFSET, _SEQUENCE_NUMBER = "ownerid", "epoch", "offset", "sequencenumber"
 
-#: Values that stand for a missing offset: in JavaScript and .NET, in Python, and in earlier versions of .NET.
+#: Values that mean a missing offset: in JavaScript and .NET, in Python, and in earlier versions of .NET.
 _NO_OFFSET = ("", "None", "no offset")
 
 #: A 64-bit integer.
@@ -50,7 +50,8 @@ class StoredCheckpoint:
 
     @property
     def position(self) -> Position | None:
-        """The position; None without a sequence number, which could only be read from the event at `offset`."""
+        """The position; None if there is no sequence number, which could then only be read from the event at
+        `offset`."""
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
 
 

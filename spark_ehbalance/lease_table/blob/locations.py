@@ -63,7 +63,7 @@ def account_and_container(location: str) -> tuple[str, str]:
 
 
 def known_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` by their plain names. Raises `OptionError` for an unknown option."""
+    """`options` keyed by the option names in `OPTIONS`. Raises `OptionError` for an unknown option."""
     known = {}
     for name, value in options.items():
         if not is_known(name):

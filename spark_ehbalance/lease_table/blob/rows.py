@@ -1,8 +1,8 @@
 """A partition's lease, as one handle observes it in the partition's two blobs. Pure.
 
 The blobs have no renewal counter, so a handle counts the changes of the ownership blob's ETag. Only ownership blobs
-written by a query contain an epoch. A handle increments the epoch when it reads another owner. If the blob has no
-epoch, the handle begins with the blob's time, which is higher than any earlier epoch of a query, so two tenures of one
+written by a query contain an epoch. A handle increments the epoch when it reads a different owner. If the blob has no
+epoch, the handle begins with the blob's time. This is higher than any earlier epoch of a query, so two tenures of one
 query never have the same epoch.
 """
 
@@ -16,8 +16,8 @@ from spark_ehbalance.group.position import Position
 
 @dataclass(frozen=True, slots=True)
 class BlobState:
-    """A partition's blobs in a listing. If there is no ownership blob, `owner`, `etag` and the time are missing.
-    `epoch` is missing unless a query wrote the ownership blob."""
+    """A partition's blobs in a listing. If there is no ownership blob, `owner`, `etag` and the time are None. `epoch`
+    is missing unless a query wrote the ownership blob."""
 
     owner: str | None = None
     epoch: int | None = None
@@ -53,11 +53,11 @@ def new_row(partition: str, found: BlobState) -> Row:
 
 
 def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
-    """`row` after another read. `own`: whether this member owns the partition.
+    """`row` after another read. `own` is whether this member owns the partition.
 
-    While this member owns the partition, a checkpoint that moves back is ignored, because it is a former owner's late
-    checkpoint: every SDK writes checkpoints unconditionally. If a checkpoint was deleted, its last value is kept;
-    otherwise, the partition would begin at the starting position, and skip events if that is `latest`.
+    While this member owns the partition, a checkpoint that moves back is ignored. It is a former owner's late
+    checkpoint, because every SDK writes checkpoints unconditionally. If a checkpoint was deleted, its last value is
+    kept; otherwise, the partition would begin at the starting position, and skip events if that is `latest`.
     """
     lease = row.lease
     if found.etag != row.etag:

@@ -29,7 +29,7 @@ _MAX_CONCURRENT = 8
 
 
 class _NoOffsetError(Exception):
-    """A checkpoint was not written, because its offset is unknown."""
+    """A checkpoint was not written because its offset is unknown."""
 
 
 class _Written(NamedTuple):
@@ -51,8 +51,8 @@ class BlobStore(LeaseTable):
     - There are no epochs, so nothing fences a former owner: a late checkpoint of any member may move a position back.
       The owner ignores it and overwrites it with the next commit; if the owner's process dies earlier, more events are
       read twice. All readers have owner level 0, so the last one to connect reads.
-    - There are no commits of several partitions: a write may succeed for only some of them (`PartialWriteError`).
-    - There are no rows of members: other members are known only by their leases. Operators' orders and other members'
+    - Several partitions cannot be committed together: a write may succeed for only some of them (`PartialWriteError`).
+    - There are no member rows: other members are known only from their leases. Operator commands and other members'
       loads, limits and lease durations are unknown, and there is no history.
 
     A read is one listing. After a claim from another owner, a second listing follows, because that owner may have
@@ -61,9 +61,8 @@ class BlobStore(LeaseTable):
 
     `read` raises `FencedError` if a later process claimed a partition with the id of this handle's member.
 
-    A checkpoint is only written with its offset, because processors in Python and JavaScript need it. A checkpoint for
-    which `find_offsets` finds no offset is neither accepted nor rejected, and neither is a first claim with such a
-    position.
+    A checkpoint is written only with its offset, because processors in Python and JavaScript need it. If `find_offsets`
+    finds no offset for a checkpoint or a first claim, the transition is neither accepted nor rejected.
     """
 
     capabilities = Capabilities(members=False, epochs=False, atomic=False)
@@ -210,9 +209,9 @@ class BlobStore(LeaseTable):
         return self._snapshot
 
     def _shown(self, lease: Lease) -> Lease:
-        """`lease` as shown in the snapshot. If this member owns the lease but it has no position, it is shown without
-        an owner, so that it is claimed again: either the response to its claim was lost, or an earlier process ended
-        before its first checkpoint."""
+        """`lease` as shown in the snapshot. If this member owns the lease but the lease has no position, it is shown
+        without an owner, so that it is claimed again. In this case, either the response to its claim was lost, or an
+        earlier process ended before its first checkpoint."""
         return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -251,8 +250,8 @@ class BlobStore(LeaseTable):
         return list(self._pool.map(self._write, leases))
 
     def _write(self, wanted: Lease) -> _Written:
-        """Write what differs from the row. A release follows the checkpoint, because the next owner continues from it;
-        a claim or a renewal precedes the checkpoint, because only an owner may write one."""
+        """Write the changes relative to the row. A release follows the checkpoint, because the next owner continues
+        from it; a claim or a renewal precedes the checkpoint, because only an owner may write one."""
         row = self._rows.get(wanted.partition)
         written: Row | None = None
         try:

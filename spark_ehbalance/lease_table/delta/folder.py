@@ -26,7 +26,7 @@ from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
 from spark_ehbalance.settings.secrets import is_secret_name, may_be_secret
 
-#: Errors that delta-rs and obstore raise for failed storages and unreadable content.
+#: Errors that delta-rs and obstore raise for storage failures and unreadable content.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
 #: Number of files removed with one request, which is Azure's maximum.
@@ -65,8 +65,8 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        """Whether the folder is on a local path. Storage services write files atomically, but a machine's crash may
-        truncate a local file."""
+        """Whether the folder is on a local path. Storage services write files atomically, but if the machine crashes, a
+        local file may be truncated."""
         return "://" not in self.uri
 
     def delta_options(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class Folder:
         """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if the
         file lacks a column.
 
-        Arrow's threads are not used: if a busy process exits soon after using them, they abort it one time in six.
+        Does not use Arrow's threads, because they abort a busy process one time in six if it exits soon afterwards.
         """
         file = pq.ParquetFile(pa.BufferReader(self.read(name)))
         if missing := [column for column in schema.names if column not in file.schema_arrow.names]:
@@ -214,7 +214,7 @@ class Folder:
     def unavailable(self, action: str, error: Exception) -> StoreUnavailableError:
         """The error of an `action`, such as "read", that failed with `error`."""
         if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
-            self._storage = None  # because it keeps the refused token
+            self._storage = None  # because it caches the refused token
         if isinstance(error, TableNotFoundError) and action != "created":  # also raised if the folder cannot be created
             return StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location=self.uri)
         text = self._text(error)

@@ -38,10 +38,10 @@ HISTORY_SCHEMA = pa.schema(
 #: checkpoint.
 _CHECKPOINT_INTERVAL = 20
 
-#: Hours for which compacted files are kept for readers.
+#: Hours for which files replaced by a compaction are kept for readers.
 _KEPT_HOURS = 1
 
-#: The Delta table name that identifies a lease history, whatever its columns are.
+#: The Delta table name that identifies a lease history, regardless of its columns.
 _NAME = "ehbalance lease history"
 
 
@@ -65,7 +65,7 @@ class History:
             if cached is not None:
                 try:
                     self._append(cached, table)
-                except DeltaError:  # since it was opened, others have done more than append
+                except DeltaError:  # since the table was opened, another writer has done more than append
                     cached = None
             if cached is None:
                 cached = self._opened()
@@ -88,7 +88,7 @@ class History:
         return table if same else None
 
     def _opened(self) -> DeltaTable:
-        """The table; creates it if it is missing. Raises `StoreUnavailableError` if it is foreign."""
+        """Open the table, creating it if it is missing. Raises `StoreUnavailableError` if it is foreign."""
         try:
             if not self._folder.is_table():
                 self._folder.check_unused()

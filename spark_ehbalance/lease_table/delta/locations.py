@@ -16,18 +16,17 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
-#: Schemes of the storages in delta-rs and obstore that can create a file only if it does not exist. None stands for a
-#: path.
+#: Schemes of the storages in delta-rs and obstore that can create a file only if it does not exist. None means a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
 
 #: The host of a storage account, possibly in a DNS zone (`z12`), and the clouds that delta-rs and obstore support.
 _ACCOUNT = re.compile(r"(?P<account>[a-z0-9-]+)(?P<zone>(\.z[0-9]{1,2})?)\.(dfs|blob)\.(?P<cloud>[a-z0-9.-]+)")
 _KNOWN_CLOUDS = ("core.windows.net", "fabric.microsoft.com")
 
-#: Mounts of storage on Databricks. They have neither hard links nor a rename that fails if the target exists.
+#: Mounts of storage on Databricks. They support neither hard links nor a rename that fails if the target exists.
 _MOUNTS = ("/dbfs", "/Volumes")
 
-#: Values by which delta-rs's flags are off.
+#: Values that turn delta-rs's flags off.
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 
@@ -69,8 +68,8 @@ def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` for an invalid credential, and for an option with which delta-rs may overwrite another
-    writer's commit or relies on locks. The same applies to environment variables that no option overrides."""
+    """Raise `OptionError` for an invalid credential, and for an option that lets delta-rs overwrite another writer's
+    commit or rely on locks. The same applies to environment variables that no option overrides."""
     check_identity(location, options)
     settings = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}

@@ -14,7 +14,7 @@ from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file
 
 _ENGINE = "spark-ehbalance"
 
-#: Keys in a commit's information: the token by which the author recognizes its commit, and the table's id.
+#: Keys in `commitInfo`: the token by which the author recognizes its commit, and the table's id.
 _TOKEN, _TABLE = "ehbalance.commit", "ehbalance.table"
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -127,7 +127,7 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
     """The actions of a log file. Raises `ValueError`, whose message states the problem. This store's commits end with
     an `add`, so that a file truncated by a crash is recognized."""
     try:
-        # The bytes are split, because a text would also be split at U+2028.
+        # The bytes are split, because a string would also be split at U+2028.
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -140,7 +140,7 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
 
 
 def own_add(content: bytes, table: str) -> dict[str, Any] | None:
-    """The `add` of a commit that this store made to the table with the id `table`; None for any other commit. Raises
+    """The `add` of a commit that this store made to the table with id `table`; None for any other commit. Raises
     `ValueError`."""
     actions = actions_of(content)
     return actions[-1] if "add" in actions[-1] and _information(actions).get(_TABLE) == table else None

@@ -10,7 +10,7 @@ LOG = "_delta_log"
 #: The file that names the newest checkpoint.
 HINT = "_last_checkpoint"
 
-#: The local storage adds `#` and a number to a file's name until the file is complete.
+#: Until a file is complete, local storage adds `#` and a number to its name.
 _DATA = re.compile(r"lease-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet(?:#\d+)?")
 _STAGED_LOG = re.compile(rf"{LOG}/(?:\d{{20}}\.(?:json|checkpoint\.parquet)|{HINT})#\d+")
 

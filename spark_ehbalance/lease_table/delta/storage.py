@@ -1,5 +1,5 @@
-"""Opens storage with obstore, but with delta-rs's options. Both use the Rust library object_store, so the options and
-the credentials are the same."""
+"""Opens storage with obstore, but with delta-rs's options. obstore and delta-rs both use the Rust library object_store,
+so the options and the credentials are the same."""
 
 from __future__ import annotations
 

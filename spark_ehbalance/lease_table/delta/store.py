@@ -42,8 +42,8 @@ from spark_ehbalance.lease_table.delta.names import (
 )
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, description, encode, from_table, group_of, to_table
 
-#: Maximum number of log files that are read one after the other before the log is listed. On a storage account, a
-#: listing costs as much as 13 reads and takes as long as two.
+#: Maximum number of log files that are read one after another before the log is listed. On a storage account, a listing
+#: costs as much as 13 reads and takes as long as two.
 _MAX_STEPS = 4
 
 #: Number of reads per check that the log still exists. On a local disk, where a check takes 0.01 ms, every read checks.
@@ -176,7 +176,7 @@ class DeltaStore(LeaseTable):
                 return self._read()
             except StoreUnavailableError as error:
                 first = first or error
-                if time.monotonic() - began > self._patience / 2:  # a timeout, not a race
+                if time.monotonic() - began > self._patience / 2:  # timed out instead of losing a race
                     break
         assert first is not None
         raise first
@@ -294,9 +294,9 @@ class DeltaStore(LeaseTable):
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be read from the known version on.
 
-        It cannot if the log was removed or replaced; an older version is then missing, even if members continue to
-        write. Nor can it if versions may have been cleaned up during a long suspension, because the next version may
-        then be missing too.
+        It cannot be read if the log was removed or replaced: an older version is then missing, even if members continue
+        to write. Nor can it be read if versions may have been cleaned up during a long suspension, because the next
+        version may also be missing.
         """
         if self._is_stale(known):
             return False

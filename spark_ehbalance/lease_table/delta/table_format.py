@@ -33,7 +33,7 @@ from spark_ehbalance.group.model import (
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: Incremented with every change after the first release.
+#: Incremented with every change of the format after the first release.
 FORMAT = 1
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -106,7 +106,8 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 def encode(rows: pa.Table) -> bytes:
     """`rows` as a Parquet file."""
     buffer = pa.BufferOutputStream()
-    # Parquet's features for large tables are off: for 64 partitions, this saves a third of the time and half the bytes.
+    # Parquet's features for large tables are turned off. For 64 partitions, this saves a third of the time and half the
+    # bytes.
     pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
