@@ -43,7 +43,7 @@ def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concate
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The state of a partition. The partition is empty if both sequence numbers are equal.
+    """The state of a partition. It is empty if both sequence numbers are equal.
 
     Before the first event, `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None.
     """
@@ -62,11 +62,10 @@ class PartitionState:
 
 
 class Emulator:
-    """An Event Hubs namespace on this machine. It runs from `start` to `stop`, or for the duration of a `with` block.
+    """An Event Hubs namespace on this machine. It runs from `start` to `stop`, or in a `with` block.
 
-    With TLS or a websocket, give clients a `custom_endpoint_address` that contains the port. Every operation takes
-    effect before it returns, and raises `ValueError` for an unknown or invalid hub or partition. Partitions can also be
-    given as ints.
+    With TLS or a websocket, give clients a `custom_endpoint_address` with the port. Every operation takes effect before
+    it returns, and raises `ValueError` for an unknown or invalid hub or partition. Partitions can be ints.
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
