@@ -1,4 +1,4 @@
-"""Fixtures that several folders share."""
+"""Fixtures shared by several folders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 from tests.spark.settings import INTERPRETED
 
-#: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
-#: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
+#: With pytest-xdist, tests that share one of these fixtures run one after another in the same process, because Spark
+#: and processes with Spark are reused. Other tests are grouped by file; a file can name its own group.
 _SHARED = {"spark": "spark", "processes": "spark processes"}
 
-#: The groups that take longest: whatever comes later runs beside them instead of after them.
+#: The slowest groups; starting them first lets the others run in parallel.
 _FIRST = (
     "spark",
     "spark processes",
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """With an unsuitable pytest, pytest-xdist passes over the groups: each process starts all Sparks, silently."""
+    """With an unsuitable pytest, pytest-xdist silently ignores the groups, and every process starts all Sparks."""
     if getattr(session.config.option, "loadgroup", False):
         assert all("@" in item.nodeid for item in session.items), "pytest-xdist does not know the tests' groups"
 
@@ -69,14 +69,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    """A running emulator of this test alone, without hubs."""
+    """A running emulator for this test alone, without hubs."""
     with Emulator() as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def no_listeners(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Removes the listeners that a test has added to the session that it shares with others."""
+    """Removes the listeners that a test added to the shared session."""
     session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
     if isinstance(session, SparkSession):

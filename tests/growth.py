@@ -1,17 +1,17 @@
-"""How the work for a text from outside grows with its length."""
+"""Checks how the work for an untrusted text grows with its length."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-#: Lengths are multiplied by this. Then linear work is 16 times as much, quadratic work 256 times.
+#: Lengths are multiplied by this, which multiplies linear work by 16 and quadratic work by 256.
 _TIMES = 16
 
 
 def assert_linear(work: Callable[[str], object], unit: str, length: int = 4000) -> None:
-    """Fail if the CPU time of `work` grows with the square of the number of `unit`s; `length` is the shorter text's, in
-    characters. No speed is asserted."""
+    """Fail if the CPU time of `work` grows quadratically with the number of `unit`s; `length` is the shorter text's
+    length in characters. The speed itself is not checked."""
 
     def cost(text: str) -> float:
         begun = time.thread_time()

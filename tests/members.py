@@ -1,4 +1,4 @@
-"""The members of a group, each in its own process that writes the events it reads into a file."""
+"""The members of a group, each in its own process that writes the events it reads to a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.query.queries import Event
 
 @dataclass
 class Member:
-    """A process that reads until its standard input ends, and the file of what it has seen."""
+    """A process that reads until its standard input ends, and the file of the events that it read."""
 
     name: str
     process: subprocess.Popen[str]
@@ -37,13 +37,13 @@ class Member:
             self.kill()
 
     def read_events(self) -> list[Event]:
-        """The events that it has read; the last line may be cut off."""
+        """The events read so far; the last line in the file can be incomplete."""
         lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
         return [(partition, int(number)) for partition, number in map(str.split, lines)]
 
 
 class AnyMember(Protocol):
-    """A member of any kind, as `Member`."""
+    """The interface of a member of any kind, like `Member`."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +71,7 @@ class Members:
         return self.start(name, *command)
 
     def read_events(self) -> Counter[Event]:
-        """How often all members together have read each event."""
+        """The number of times that all members together have read each event."""
         return Counter(event for member in self.members for event in member.read_events())
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Members:
 
 @contextlib.contextmanager
 def repeating(pause: float, action: Callable[[], None]) -> Iterator[None]:
-    """Run `action` in a thread, with `pause` seconds before each time."""
+    """Run `action` repeatedly in a thread, with a pause of `pause` seconds before every call."""
     ended = threading.Event()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""An HTTP proxy for tests: CONNECT, to the addresses that it knows, with Basic authentication or without."""
+"""An HTTP proxy for tests: CONNECT to known addresses, with or without Basic authentication."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 class HttpProxy(Relay):
     """A relay whose clients name a target.
 
-    `targets` are the addresses that clients may request, each with the port of this machine to which they are
-    connected, so that a test can use names that nobody else resolves. `connected` and `refused` count requests. A
-    `handler` serves each connection in another way.
+    `targets` maps addresses that clients can request to local ports, so that a test can use names that nobody else
+    resolves. `connected` and `refused` count requests. A `handler` serves connections in another way.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""A query without Spark in a process of its own: `python -m tests.query_process OWNER OPTIONS FILE`.
+"""A query without Spark in a separate process: `python -m tests.query_process OWNER OPTIONS FILE`.
 
-OPTIONS are JSON. It plans batches and reads them as Spark does, and appends a line with partition and sequence number
+OPTIONS are JSON. It plans and reads batches like Spark and appends a line with partition and sequence number
 to FILE for each event, until standard input ends or it is killed.
 """
 

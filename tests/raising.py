@@ -1,4 +1,4 @@
-"""Expect an error by its condition and parameters, not by its sentence."""
+"""Expects errors by condition and parameters, not by their sentence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_ehbalance.errors import EhBalanceError
 def raises(
     error: type[EhBalanceError], condition: str, **parameters: object
 ) -> Iterator[pytest.ExceptionInfo[EhBalanceError]]:
-    """Expect an `error` with this `condition` whose parameters include `parameters`; a pattern of `re.compile` must be
-    found in the parameter's text."""
+    """Expect an `error` with this `condition` whose parameters include `parameters`; a compiled pattern must be found
+    in the parameter's text."""
     with pytest.raises(error) as caught:
         yield caught
     assert_reports(caught.value, condition, **parameters)

@@ -1,4 +1,4 @@
-"""Modules that can be imported beside pyspark, beside pyspark-client, and without either."""
+"""Modules that can be imported with pyspark, with pyspark-client, and without either."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_old_spark_is_an_error(tmp_path: Path) -> None:
     assert "4.0 to 4.3" in last
 
 
-#: Spark's search finds the class by its module, and a worker makes one.
+#: Spark finds the class through its module, and a worker instantiates it.
 _AS_SPARK = """pyspark_ehbalance
 source = pyspark_ehbalance.DefaultSource
 assert source.name() == "ehbalance"
@@ -71,7 +71,7 @@ source({})"""
 
 @pytest.mark.parametrize("absent", ["azure.eventhub", "spark_ehbalance.spark.datasource"])
 def test_missing_module_is_an_error_of_the_format(absent: str) -> None:
-    """Spark passes over a module that cannot be imported, and reports only an unknown format."""
+    """Spark ignores a module that cannot be imported and reports only an unknown format."""
     result = _import(_AS_SPARK, absent)
     last = result.stderr.splitlines()[-1]
     error = "spark_ehbalance.errors.InstallationError: [EHB_NOT_IMPORTABLE] The data source ehbalance cannot start in"
@@ -84,8 +84,8 @@ def test_missing_package_is_an_error_of_the_format() -> None:
     assert "ImportError: The source ehbalance cannot start" in result.stderr.splitlines()[-1]
 
 
-def test_only_an_extra_brings_spark() -> None:
-    """pyspark and pyspark-client write the same files: each extra brings one of them."""
+def test_only_an_extra_installs_spark() -> None:
+    """pyspark and pyspark-client install the same files, so every extra installs only one of them."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brings = {
         extra: {name for name in needed if name.startswith(("pyspark", "delta-spark"))}

@@ -1,4 +1,4 @@
-"""README and docs: links lead somewhere, and the files that they name exist."""
+"""README and docs: link targets and mentioned files exist."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spark_ehbalance.group.strategies import DECLARATIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
-#: And those that stand outside the documentation's index.
+#: Pages outside the documentation's index.
 ALL = PAGES | {name: ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 
-#: Where a path in the text may begin.
+#: The folders in which a path in the text can begin.
 _FOLDERS = (ROOT, ROOT / "spark_ehbalance", ROOT / "spark_ehbalance/eventhub/wire")
 
 
@@ -24,13 +24,13 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings of `page`, as GitHub makes addresses of them."""
+    """The anchors that GitHub derives from the headings of `page`."""
     headings = re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_links_lead_somewhere(name: str) -> None:
+def test_link_targets_exist(name: str) -> None:
     page, wrong = ALL[name], []
     for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
         path, _, anchor = link.partition("#")
@@ -41,12 +41,12 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_named_files_exist(name: str) -> None:
+def test_mentioned_files_exist(name: str) -> None:
     named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(ALL[name]))
     assert not [path for path in named if not any((folder / path).is_file() for folder in _FOLDERS)]
 
 
-def test_the_index_has_every_page() -> None:
+def test_index_lists_every_page() -> None:
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     linked = {Path(link).name for link in re.findall(r"\]\(([^)]+)\)", index)}
     assert {Path(name).name for name in PAGES} == linked | {"index.md"}
@@ -60,7 +60,7 @@ def test_handwritten_table_names_all_strategies() -> None:
 
 
 @pytest.mark.parametrize("walk", ["The life of an event", "The life of a lease"])
-def test_a_walk_passes_through_seven_files_at_most(walk: str) -> None:
+def test_walks_pass_through_at_most_seven_files(walk: str) -> None:
     section = prose(ROOT / "docs/design.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
     files = set(re.findall(r"`([\w/]+\.py)`", section))
     assert 4 <= len(files) <= 7

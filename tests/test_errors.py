@@ -1,4 +1,4 @@
-"""Each error of the package has a condition in the table, with the parameters of its sentence."""
+"""Every error in the package has a condition in the table, with the parameters of its sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOT = Path(spark_ehbalance.__file__).parent
 
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
-    """The calls in the package whose first argument names a condition, with their places."""
+    """Calls in the package whose first argument is a condition, with their locations."""
     for path in sorted(_ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             first = node.args[0] if isinstance(node, ast.Call) and node.args else None
@@ -29,7 +29,7 @@ def _calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(_ROOT)}:{node.lineno}", node
 
 
-def test_each_error_has_the_parameters_of_its_sentence() -> None:
+def test_errors_have_the_parameters_of_their_sentence() -> None:
     for place, call in _calls():
         condition = CONDITIONS[ast.literal_eval(call.args[0])]
         given = {keyword.arg for keyword in call.keywords}
@@ -37,7 +37,7 @@ def test_each_error_has_the_parameters_of_its_sentence() -> None:
             assert given == condition.parameters, place
 
 
-def test_each_condition_is_raised_and_documented() -> None:
+def test_conditions_are_raised_and_documented() -> None:
     raised = {ast.literal_eval(call.args[0]) for _, call in _calls()}
     page = (_ROOT.parent / "docs/errors.md").read_text()
     for name, condition in CONDITIONS.items():
@@ -78,7 +78,7 @@ def _raise(error: EhBalanceError) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_an_error_names_its_condition_and_where_the_remedy_is(remote: bool) -> None:
+def test_error_contains_its_condition_and_a_link_to_the_remedy(remote: bool) -> None:
     error = DataLossError("EHB_LEASE_TABLE_REPLACED", known="one", found="two\n")
     if remote:
         error = pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""Imports run down only: from a layer to the ones below it, and never in a circle."""
+"""Imports run down only, from a layer to lower ones, and never in a cycle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import spark_ehbalance
 
-#: The layers from the bottom up. Packages of one layer do not know each other. A part of a room can be a layer itself.
+#: The layers from the bottom up. Packages in a layer do not import one another. Part of a room can be its own layer.
 LAYERS = (
     {"clock", "text", "spark_versions"},
     {"error_conditions"},
@@ -28,7 +28,7 @@ LAYERS = (
     {"ops"},
     {"jobs"},
 )
-#: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
+#: Modules that decide or encode use no clock, I/O or threads, so they import none of `EDGES`.
 PURE = (
     "spark_versions",
     "group.",
@@ -56,14 +56,14 @@ PURE = (
     "jobs.settings",
 )
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
-#: The emulator knows nothing of the rest, and of the rest only its command and the plugin know the emulator.
+#: The emulator imports nothing else from the package; only its command and the plugin import the emulator.
 APART = {"emulator": {"ops", "pytest_plugin"}}
 
-#: Spark's types, which need no Spark.
+#: Spark's types, which do not require Spark.
 _VALUES = "pyspark.sql.types"
 
 _PACKAGE = "spark_ehbalance"
-#: What the package itself offers calls this module, so that importing the package counts as importing it.
+#: The package's public functions call this module, so importing the package counts as importing it.
 _OFFERED_BY = "spark"
 _ROOT = Path(spark_ehbalance.__file__).parent
 
@@ -77,7 +77,7 @@ _MODULES = _modules()
 
 
 def _imports(source: str) -> Iterator[str]:
-    """The modules of this package that a module imports, also inside functions, without the package's name."""
+    """The modules of this package that a module imports, even inside functions, without the package's name."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -110,7 +110,7 @@ def _outside(source: str) -> set[str]:
 
 
 def _package(module: str) -> str:
-    """The package of `LAYERS` that `module` belongs to, or else the room."""
+    """The package in `LAYERS` that contains `module`, or otherwise its room."""
     room, _, rest = module.partition(".")
     part = f"{room}.{rest.partition('.')[0]}"
     return part if any(part in packages for packages in LAYERS) else room
@@ -154,7 +154,7 @@ def test_imports_run_down_only(module: str) -> None:
         ("group.model", "import spark_ehbalance"),
     ],
 )
-def test_a_module_in_the_wrong_place_is_found(module: str, source: str) -> None:
+def test_module_in_the_wrong_layer_is_detected(module: str, source: str) -> None:
     assert upward(module, source)
 
 
@@ -167,7 +167,7 @@ def test_pure_modules_have_no_clock_and_no_io(module: str) -> None:
 
 
 def _chance(source: str) -> set[str]:
-    """What is used of `random` beside generators that are passed in, which have a seed."""
+    """Uses of `random` other than seeded generators passed as arguments."""
     return {
         node.attr
         for node in ast.walk(ast.parse(source))
@@ -175,11 +175,11 @@ def _chance(source: str) -> set[str]:
     } - {"Random"}
 
 
-def test_a_clock_in_the_wrong_place_is_found() -> None:
+def test_clock_in_a_pure_module_is_detected() -> None:
     assert _outside("def f():\n    from time import monotonic\nimport os.path") == {"time", "os"}
 
 
-def test_the_emulators_protocol_is_independent_of_the_server() -> None:
+def test_emulators_protocol_is_independent_of_the_server() -> None:
     for module in (name for name in _MODULES if name.startswith("emulator.amqp.")):
         beyond = {name for name in _imports(_MODULES[module].read_text()) if "emulator.amqp." not in name}
         assert not beyond, module

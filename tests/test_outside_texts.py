@@ -1,4 +1,4 @@
-"""Searches in texts of a storage, a table or a hub take linear time."""
+"""Searches in texts from storage, a table or a hub take linear time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def refused(text: str) -> ErrorKind:
         *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
     ],
 )
-def test_a_search_takes_linear_time(search: Callable[[str], object], unit: str) -> None:
+def test_searches_take_linear_time(search: Callable[[str], object], unit: str) -> None:
     assert_linear(search, unit)
 
 
-def test_queries_of_addresses_are_not_shown() -> None:
+def test_query_strings_of_addresses_are_hidden() -> None:
     text = without_secrets(
         "GET https://x/c?a=b&sig=secret failed, and https://y/?sig=secret?sig=secret too: really? yes = no"
     )

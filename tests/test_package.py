@@ -1,4 +1,4 @@
-"""What `make package` refuses, and what PyPI shows."""
+"""Wheels that `make package` rejects, and the page on PyPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ README = "![The page](docs/x.png)See [how it works](docs/design.md#time), [here]
 
 
 def wheel() -> dict[str, bytes]:
-    """The files of a good wheel."""
+    """The files of a valid wheel."""
     tracked = CHECK["tracked"]
     shipped = {f"spark_ehbalance/shipped/{file}": b"" for folder in ("jobs", "conf") for file in tracked(folder)}
     information = {"x.dist-info/METADATA": b"[a](https://b)", "x.dist-info/licenses/LICENSE": b""}
@@ -23,7 +23,7 @@ def wheel() -> dict[str, bytes]:
     return packages | shipped | information
 
 
-def test_a_good_wheel_passes() -> None:
+def test_valid_wheel_passes() -> None:
     CHECK["check_wheel"](wheel())
 
 
@@ -38,7 +38,7 @@ def test_a_good_wheel_passes() -> None:
         ("x.dist-info/licenses/LICENSE", None, "no license"),
     ],
 )
-def test_an_invalid_wheel_is_rejected(name: str, content: bytes | None, error: str) -> None:
+def test_invalid_wheel_is_rejected(name: str, content: bytes | None, error: str) -> None:
     files = wheel() | ({} if content is None else {name: content})
     if content is None:
         del files[name]
@@ -46,13 +46,13 @@ def test_an_invalid_wheel_is_rejected(name: str, content: bytes | None, error: s
         CHECK["check_wheel"](files)
 
 
-def test_without_an_address_links_become_text() -> None:
+def test_links_become_text_without_an_address() -> None:
     shown = HOOK["long_description"](README, "")
     assert shown == "See how it works, here and [Spark](https://spark.apache.org)."
     assert HOOK["urls"]("") == {}
 
 
-def test_with_an_address_links_become_absolute() -> None:
+def test_links_become_absolute_with_an_address() -> None:
     shown = HOOK["long_description"](README, "https://host/o/n")
     assert "[how it works](https://host/o/n/blob/main/docs/design.md#time)" in shown
     assert "![The page](https://host/o/n/raw/main/docs/x.png)" in shown
@@ -61,7 +61,7 @@ def test_with_an_address_links_become_absolute() -> None:
     assert HOOK["urls"]("https://host/o/n")["Changelog"] == "https://host/o/n/blob/main/CHANGELOG.md"
 
 
-def test_the_quick_starts_first_stream_runs_from_its_blocks() -> None:
+def test_quick_starts_first_stream_runs_from_its_blocks() -> None:
     found = CHECK["blocks"](CHECK["QUICK_START"].read_text(encoding="utf-8"), CHECK["FIRST_STREAM"])
     assert [language for language, _ in found] == ["sh", "sh", "python", "sh", "sh", "python", "sh", "sh", "text"]
     assert found[-2][1].splitlines()[-1] == CHECK["COUNT"]

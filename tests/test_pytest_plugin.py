@@ -1,4 +1,4 @@
-"""The pytest plugin, used as in other projects."""
+"""The pytest plugin, used like in other projects."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_busy_affects_one_hub(make_event_hub: MakeHub) -> None:
         pass
 
 
-def test_away_ends_with_its_block(event_hub: EventHub) -> None:
+def test_outage_ends_with_its_block(event_hub: EventHub) -> None:
     with producer(event_hub.connection_string, retry_total=0) as client:
         client.send_event(EventData(b"one"))
         with event_hub.away():

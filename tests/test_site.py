@@ -19,14 +19,14 @@ from scripts.site_hooks import with_links
         ("docs/options.md", "no-such-page.md", "no-such-page.md"),
     ],
 )
-def test_links_lead_to_the_files_place_in_the_site(path: str, link: str, in_site: str) -> None:
+def test_links_lead_to_the_files_page_on_the_site(path: str, link: str, in_site: str) -> None:
     assert with_links(f"See [it]({link}).", path) == f"See [it]({in_site})."
 
 
-def test_a_link_to_another_file_of_the_repository_becomes_its_text() -> None:
+def test_link_to_another_file_in_the_repository_becomes_text() -> None:
     assert with_links("See [the job](../jobs/stream_to_delta.py).", "docs/options.md") == "See the job."
 
 
 @pytest.mark.parametrize("code", ["`[it](../README.md)`", "```\n[it](../README.md)\n```\n"])
-def test_code_stays_as_it_is(code: str) -> None:
+def test_code_is_unchanged(code: str) -> None:
     assert with_links(code, "docs/options.md") == code

@@ -1,4 +1,4 @@
-"""Which Delta goes with which Spark."""
+"""The Delta version for each Spark version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ehbalance.spark_versions import delta_jar, minor_version
         ("3.5.7", None),
     ],
 )
-def test_the_delta_of_a_spark(spark: str, jar: str | None) -> None:
+def test_delta_version_matches_spark(spark: str, jar: str | None) -> None:
     assert delta_jar(spark) == jar
 
 

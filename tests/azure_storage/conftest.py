@@ -17,14 +17,14 @@ __all__ = ["ehbalance"]
 
 @pytest.fixture(scope="session")
 def storage() -> Iterator[str]:
-    """The address of an Azurite."""
+    """The address of an Azurite server."""
     require_azurite()
     with azurite() as address:
         yield address
 
 
 def require_azurite() -> None:
-    """Skip the test where Azurite is missing, or fail where it must be there."""
+    """Skip the test if Azurite is missing, or fail if it is required."""
     if problem := missing_requirement():
         if os.environ.get("EHBALANCE_REQUIRE_AZURITE"):
             pytest.fail(problem)
@@ -39,7 +39,7 @@ def all_requests(storage: str) -> Iterator[StorageProxy]:
 
 @pytest.fixture
 def proxy(all_requests: StorageProxy) -> Iterator[StorageProxy]:
-    """A proxy before the Azurite, which disturbs nothing yet."""
+    """A proxy in front of Azurite, initially without faults."""
     yield all_requests
     all_requests.disturb()
     all_requests.skew(0.0)
@@ -47,7 +47,7 @@ def proxy(all_requests: StorageProxy) -> Iterator[StorageProxy]:
 
 @pytest.fixture
 def new_table(storage: str, proxy: StorageProxy) -> Table:
-    """A table that does not exist yet, in a container of its own."""
+    """A table that does not exist yet, in its own container."""
     container = uuid.uuid4().hex
     make_container(storage, container)
     return Table(container, storage, proxy.address)

@@ -1,4 +1,4 @@
-"""Consumers that share a hub by the Azure SDK's own checkpoint store, unmodified."""
+"""Consumers that share a hub through the Azure SDK's own, unmodified checkpoint store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from chaos.storage.azurite import ACCOUNT, KEY
 from tests.waiting import wait_until
 
-#: Partition and sequence number.
+#: (partition, sequence number)
 Event = tuple[str, int]
 
 
 def checkpoint_store(storage: str, container: str) -> BlobCheckpointStore:
-    """The SDK's store in a container of the Azurite at `storage`."""
+    """The SDK's store in a container of the Azurite server at `storage`."""
     return BlobCheckpointStore(f"{storage}/{ACCOUNT}", container, KEY)
 
 
@@ -30,8 +30,8 @@ def read_with_sdk(
     group: str = "$Default",
     starting_position: str = "-1",
 ) -> list[Event]:
-    """The events that one consumer processes: `most` of each partition, with a checkpoint after each one. It stops in
-    good order, so that nobody reads any of them again."""
+    """The events that one consumer processes: `most` per partition, with a checkpoint after every event. It stops
+    gracefully, so these events are not read again."""
     processed: list[Event] = []
     lock = threading.Lock()
 

@@ -11,16 +11,16 @@ from spark_ehbalance.group.changes import Renew
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.lease_table.store_conformance import ANN
 
-#: Renews the lease of partition 0, which ann owns.
+#: Renews the lease on partition 0, which ann owns.
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
-#: Seconds that a request may take where it gets no answer.
+#: The timeout, in seconds, of a request that is not answered.
 PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
 class Table:
-    """A lease table in a `container` of the Azurite at `storage`, behind a proxy."""
+    """A lease table in a `container` of the Azurite server at `storage`, behind a proxy."""
 
     container: str
     storage: str
@@ -35,7 +35,7 @@ class Table:
         return f"az://{self.container}/leases"
 
     def opened(self, patience: float = PATIENCE) -> DeltaStore:
-        """A handle whose requests pass the proxy."""
+        """A handle whose requests go through the proxy."""
         return DeltaStore(self.location, storage_options(self.proxy), patience)
 
     def undisturbed(self) -> DeltaStore:

@@ -1,4 +1,4 @@
-"""The commands on a group that consumers of the Azure SDK keep in a container."""
+"""Commands on a group that the Azure SDK's consumers keep in a container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", 
 
 @pytest.fixture
 def container(storage: str) -> str:
-    """The address of a container with a group of two consumers, by the SDK's own store."""
+    """The address of a container in which the SDK's own store keeps a group of two consumers."""
     name = uuid.uuid4().hex
     make_container(storage, name)
     store = checkpoint_store(storage, name)
@@ -78,7 +78,7 @@ def test_group_option_selects_one_of_several_groups(
     store.update_checkpoint({**GROUP, "consumer_group": "b", "partition_id": "7", "offset": "1", "sequence_number": 5})
     error = ehbalance.fails(1, "status", container, *key)
     assert "ns.example/flights/$default, ns.example/flights/b" in error
-    for hub in range(10):  # a namespace's hubs may all be in one container
+    for hub in range(10):  # one container can have all hubs of a namespace
         store.update_checkpoint(
             {**GROUP, "eventhub_name": f"x{hub}", "partition_id": "0", "offset": "1", "sequence_number": 5}
         )
@@ -140,7 +140,7 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_rejected(
 def test_commands_take_another_namespace(
     ehbalance: Command, emulator: Emulator, storage: str, key: Sequence[str], tmp_path: Path
 ) -> None:
-    """That of a group which a consumer in Python has made, with the port."""
+    """Such as the namespace, with port, of a group that a Python consumer created."""
     emulator.add_hub("flights", 2)
     port = f"localhost:{emulator.port}"
     make_container(storage, name := uuid.uuid4().hex)

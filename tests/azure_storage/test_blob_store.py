@@ -1,4 +1,4 @@
-"""The `blob` store on Azurite: what every store must do, and what is its own."""
+"""The `blob` store on Azurite: the conformance suite and its own behaviour."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class TestBlobStore(StoreConformance):
 
     @property
     def location(self) -> str:
-        return f"{self.table.proxy}/{ACCOUNT}/{self.table.container}x"  # which is not there yet
+        return f"{self.table.proxy}/{ACCOUNT}/{self.table.container}x"  # does not exist yet
 
     def opening(self, tmp_path: Path) -> Opening:
         return functools.partial(BlobStore, self.location, {"account_key": KEY}, group=GROUP)
 
     def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening, contenders: Executor) -> None:
-        """A container holds several groups, which do not see each other."""
+        """A container can contain several independent groups."""
         other = Group.from_names(GROUP.namespace, GROUP.hub, "other")
         with new() as mine, BlobStore(self.location, {"account_key": KEY}, group=other) as theirs:
             for store, group in ((mine, GROUP), (theirs, other)):
@@ -65,7 +65,7 @@ class TestBlobStore(StoreConformance):
 
 @dataclass
 class Blobs:
-    """A container, and the SDK's own store in it."""
+    """A container with the SDK's own store."""
 
     location: str
     sdk: BlobCheckpointStore
@@ -75,7 +75,7 @@ class Blobs:
         return BlobStore(self.location, options or {"account_key": KEY}, 2.0, group)
 
     def claim(self, partition: str, owner: str, etag: str | None = None) -> dict[str, Any] | None:
-        """Claim by the SDK's store; None if another was faster."""
+        """Claim with the SDK's store; returns None if another process was faster."""
         wanted = {**PLACE, "partition_id": partition, "owner_id": owner, "etag": etag}
         return next(iter(self.sdk.claim_ownership([wanted])), None)
 
@@ -117,10 +117,10 @@ def renew(partition: str, epoch: int = 1) -> Renew:
     return Renew(by=ANN, at_ms=1, partition=partition, epoch=epoch)
 
 
-# --- the SDK's store reads what is written, and the other way round
+# --- compatibility with the SDK's store in both directions
 
 
-def test_the_sdk_reads_written_blobs(blobs: Blobs, mine: BlobStore) -> None:
+def test_sdk_reads_written_blobs(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (-1, "-1")}, "-1 is the start of a partition to every SDK"
     release = Release(by=ANN, at_ms=1, partition="1", epoch=1)
@@ -131,7 +131,7 @@ def test_the_sdk_reads_written_blobs(blobs: Blobs, mine: BlobStore) -> None:
     assert blobs.checkpoints() == {"0": (7, "70"), "1": (-1, "-1")}
 
 
-def test_blobs_of_the_sdk_are_read(blobs: Blobs, mine: BlobStore) -> None:
+def test_blobs_written_by_the_sdk_are_read(blobs: Blobs, mine: BlobStore) -> None:
     assert blobs.claim("0", "theirs")
     blobs.checkpoint("0", 5, "500")
     lease = mine.read().leases["0"]
@@ -147,10 +147,10 @@ def test_first_claim_loses_to_a_concurrent_claim(blobs: Blobs, mine: BlobStore) 
     assert "1" not in blobs.checkpoints(), "who has not won writes no checkpoint"
 
 
-# --- signs of life
+# --- heartbeats
 
 
-def test_renewal_by_the_sdk_is_noticed(blobs: Blobs, mine: BlobStore) -> None:
+def test_renewal_by_the_sdk_is_detected(blobs: Blobs, mine: BlobStore) -> None:
     theirs = blobs.claim("0", "theirs")
     assert theirs
     before = mine.read().leases["0"]
@@ -163,7 +163,7 @@ def test_renewal_by_the_sdk_is_noticed(blobs: Blobs, mine: BlobStore) -> None:
 # --- checkpoints
 
 
-def test_new_owner_continues_at_the_former_owners_last_checkpoint(blobs: Blobs, mine: BlobStore) -> None:
+def test_new_owner_continues_from_the_former_owners_last_checkpoint(blobs: Blobs, mine: BlobStore) -> None:
     blobs.claim("0", "theirs")
     blobs.checkpoint("0", 5, "500")
     seen = mine.read()
@@ -175,21 +175,21 @@ def test_new_owner_continues_at_the_former_owners_last_checkpoint(blobs: Blobs, 
 def test_owner_overwrites_a_checkpoint_that_moves_back(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0")]).after
     commit(mine, claimed, [checkpoint("0", 9)])
-    blobs.checkpoint("0", 4, "40")  # a former owner's late one
+    blobs.checkpoint("0", 4, "40")  # a late checkpoint of the former owner
     seen = mine.read()
     assert seen.leases["0"].checkpoint == Position(9, "90")
     commit(mine, seen, [renew("0")])
     assert blobs.checkpoints() == {"0": (9, "90")}
 
 
-def test_checkpoint_of_a_foreign_partition_may_move_back(blobs: Blobs, mine: BlobStore) -> None:
+def test_checkpoint_of_a_foreign_partition_can_move_back(blobs: Blobs, mine: BlobStore) -> None:
     for position in (Position(9, "90"), Position(4, "40")):
         blobs.checkpoint("0", position.sequence_number, str(position.offset))
         assert mine.read().leases["0"].checkpoint == position
 
 
-def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobStore) -> None:
-    """Python and JavaScript would begin at their own default."""
+def test_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobStore) -> None:
+    """Python's and JavaScript's clients would start at their own default position."""
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     waits = checkpoint("0", 5, offset=None)
     outcome = commit(mine, claimed, [waits, checkpoint("1", 6)])
@@ -197,8 +197,8 @@ def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobS
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (6, "60")}
 
 
-def test_checkpoint_needs_a_sequence_number_but_no_offset(blobs: Blobs, mine: BlobStore) -> None:
-    """Java writes the first."""
+def test_checkpoint_requires_a_sequence_number_but_no_offset(blobs: Blobs, mine: BlobStore) -> None:
+    """Java writes checkpoints without an offset."""
     name = f"{PREFIX}/checkpoint/0"
     blobs.client.upload_blob(name, b"", metadata={"sequencenumber": "7"})
     assert mine.read().leases["0"].checkpoint == Position(7)
@@ -221,7 +221,7 @@ def test_ownership_and_checkpoint_are_independent(blobs: Blobs, mine: BlobStore)
 
 
 def test_owned_partition_without_a_position_is_claimed_again(blobs: Blobs, mine: BlobStore) -> None:
-    """An earlier process has ended, or a claim's answer was lost, before there was a checkpoint."""
+    """An earlier process ended, or a claim's response was lost, before the first checkpoint."""
     assert blobs.claim("0", "ann")
     lease = mine.read().leases["0"]
     assert (lease.owner, lease.checkpoint) == (None, None)
@@ -255,7 +255,7 @@ def test_claim_by_another_process_with_the_same_id_fences(blobs: Blobs, mine: Bl
 
 
 def test_unchanged_state_takes_one_request(mine: BlobStore, proxy: StorageProxy) -> None:
-    """And a checkpoint does not renew a lease."""
+    """A checkpoint does not renew the lease."""
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     for transitions, requests, renewals in (
         ([Heartbeat(by=ANN, at_ms=2)], {RequestKind.LIST: 1}, 0),

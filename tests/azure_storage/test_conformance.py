@@ -1,4 +1,4 @@
-"""What every lease store must do, on Azure Storage; contenders are four processes."""
+"""The conformance suite for lease stores on Azure Storage, with four processes as contenders."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
 
 
 @pytest.mark.parametrize("cloud", ["core.windows.net", "core.usgovcloudapi.net", "core.chinacloudapi.cn"])
-def test_a_table_in_any_cloud_at_an_endpoint_of_the_options(new_table: Table, cloud: str) -> None:
-    """As behind a private endpoint: the address names the account, and the option the server."""
+def test_endpoint_option_overrides_the_server_of_any_cloud(new_table: Table, cloud: str) -> None:
+    """For private endpoints: the address names the account, the option the server."""
     endpoint = {"allow_http": "true", "endpoint": f"{new_table.storage}/{ACCOUNT}", "account_key": KEY}
     with DeltaStore(f"abfss://{new_table.container}@{ACCOUNT}.dfs.{cloud}/leases", endpoint) as store:
         filled(store, ANN, BOB, owned=("0",))

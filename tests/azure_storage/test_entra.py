@@ -1,4 +1,4 @@
-"""Containers and Delta tables that are opened with a credential of Entra ID."""
+"""Containers and Delta tables opened with an Entra ID credential."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an Azurite with TLS, which has the container `tables`."""
+    """The address of an Azurite server with TLS and the container `tables`."""
     require_azurite()
     certificate = issue_certificate(tmp_path_factory.mktemp("certificate"))
     with pytest.MonkeyPatch.context() as patch, azurite(certificate.server_file) as started:
@@ -39,7 +39,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def container(storage: str) -> str:
-    """The address of a container, which is not there yet."""
+    """The address of a container that does not exist yet."""
     return f"{storage}/{ACCOUNT}/leases"
 
 
@@ -52,14 +52,14 @@ def no_tokens_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def identities(patch: pytest.MonkeyPatch, **lives: float) -> Iterator[IdentityEndpoint]:
-    """An endpoint of managed identities, which this process finds."""
+    """A managed identity endpoint that this process detects."""
     with IdentityEndpoint(**lives) as endpoint:
         for name, value in endpoint.environment.items():
             patch.setenv(name, value)
         yield endpoint
 
 
-def test_group_is_stored_and_shown_with_a_token(
+def test_group_is_stored_and_displayed_with_a_token(
     container: str, ehbalance: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with identities(monkeypatch, life=3600.0) as endpoint:
@@ -74,7 +74,7 @@ def test_group_is_stored_and_shown_with_a_token(
 
 # --- a Delta table -----------------------------------------------------------------------------------------------
 
-#: Seconds that a token lives here: with less, whole seconds are too coarse.
+#: The lifetime of a token in seconds; shorter ones conflict with the resolution of whole seconds.
 LIFE = 4.0
 
 
@@ -94,7 +94,7 @@ def test_table_outlives_its_tokens(storage: str, monkeypatch: pytest.MonkeyPatch
         while time.monotonic() - before < 1.5 * LIFE:
             committed(store, RENEWAL)
             renewals += 1
-            if renewals % 5 == 0:  # the log would grow
+            if renewals % 5 == 0:  # it would make the log longer
                 store.record([change(renewals)])
                 store.tidy()
         store.maintain()
@@ -102,8 +102,8 @@ def test_table_outlives_its_tokens(storage: str, monkeypatch: pytest.MonkeyPatch
         assert len(store.history()) == renewals // 5
 
 
-def test_a_storage_that_refuses_a_token_gets_a_new_one(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens end before their expiry time, so that obstore, credential and process would use them for an hour."""
+def test_rejected_token_is_replaced(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens become invalid early; obstore, the credential and the process would otherwise use them for an hour."""
     options = table_options(storage, credential="managedIdentity")
     with (
         identities(monkeypatch, life=LIFE, stated=3600.0) as endpoint,

@@ -1,4 +1,4 @@
-"""A storage that throttles, loses answers, resets connections or hangs: nothing is lost and nothing is done twice."""
+"""Storage that throttles, loses responses, resets connections or hangs: no commit is lost or made twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name(fault: Fault) -> str:
 
 
 def renewed(store: DeltaStore) -> bool | None:
-    """Read and renew. Whether the renewal was accepted; None if that is unknown."""
+    """Read and renew. Returns whether the renewal was accepted, or None if that is unknown."""
     try:
         outcome = commit(store, store.read(), [RENEWAL])
     except StoreUnavailableError:
@@ -33,7 +33,7 @@ def renewed(store: DeltaStore) -> bool | None:
 
 @pytest.mark.parametrize("fault", [*RESETS, BUSY, TOO_MANY, EXPIRED], ids=name)
 def test_fault_at_any_request_of_a_commit_is_harmless(table: Table, proxy: StorageProxy, fault: Fault) -> None:
-    """The table has news, so that the look reads them."""
+    """The table has changed, so the read fetches the changes."""
     with table.opened() as store, table.undisturbed() as other:
         assert renewed(store)
         for number in range(100):

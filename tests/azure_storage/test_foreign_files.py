@@ -1,4 +1,4 @@
-"""Blobs that the lease table did not write are never removed, and no table is made among them."""
+"""Blobs that the lease table did not write are never removed, and no table is created among them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_maintenance_and_commands_keep_foreign_blobs(
 ) -> None:
     monkeypatch.setattr(history, "_KEPT_HOURS", 0)
     for name in ("LOG_SECONDS", "DATA_SECONDS"):
-        monkeypatch.setattr(maintenance, name, -60)  # every blob is old: nobody can set its time
+        monkeypatch.setattr(maintenance, name, -60)  # treat every blob as old, because a blob's time cannot be set
     options = storage_options(new_table.storage)
     for name, value in options.items():
         monkeypatch.setenv(f"AZURE_{name.removeprefix('azure_')}".upper(), value)

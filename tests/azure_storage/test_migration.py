@@ -1,4 +1,4 @@
-"""`ehbalance positions` with containers of the Azure SDK's own checkpoint store, and a lease table made from them."""
+"""`ehbalance positions` with containers of the Azure SDK's own checkpoint store, and lease tables created from them."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class Migration:
         return self.ehbalance("positions", self.client.url, *self.access, *arguments)
 
     def init(self, printed: str) -> dict[str, int]:
-        """Where the queries of a lease table made from these positions continue."""
+        """Create a lease table from these positions; returns where its queries continue."""
         self.file.write_text(printed)
         self.ehbalance.succeeds("init", self.table, *self.connection, "--positions", self.file)
         with DeltaStore(str(self.table)) as store:
             return {p: lease.checkpoint.next for p, lease in store.read().leases.items() if lease.checkpoint}
 
     def offset(self, partition: str, number: int) -> str:
-        """The offset of an event."""
+        """The offset of this event."""
         offset = find_offset(PartitionAddress(self.options.connection, "$Default", partition), number, 0, 20.0)
         assert offset is not None
         return offset
 
     def write(self, name: str, metadata: Mapping[str, str]) -> None:
-        """A blob as some SDK writes it."""
+        """Write a blob like some SDK does."""
         self.client.upload_blob(f"{self.group}/{name}", b"", metadata=dict(metadata), overwrite=True)
 
 
@@ -70,7 +70,7 @@ def migration(emulator: Emulator, ehbalance: Command, storage: str, tmp_path: Pa
         yield made
 
 
-def test_progress_of_the_sdk_is_migrated_to_a_table(migration: Migration) -> None:
+def test_sdks_progress_is_migrated_to_a_table(migration: Migration) -> None:
     most = {"0": 3, "1": EVENTS, "2": 1}
     connection = migration.emulator.connection_string(HUB)
     read_with_sdk(connection, HUB, migration.storage, migration.container, most)
@@ -79,13 +79,13 @@ def test_progress_of_the_sdk_is_migrated_to_a_table(migration: Migration) -> Non
     assert migration.init(found.out) == {"0": 3, "1": 40, "2": 1, "3": 0}
 
 
-def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
+def test_checkpoints_of_all_sdks_are_read(migration: Migration) -> None:
     offsets = {p: migration.offset(p, n) for p, n in (("1", 9), ("2", 11), ("3", 5))}
     migration.write("checkpoint/0", {"sequencenumber": "7"})  # Java
     migration.write(
         "checkpoint/1", {"Offset": offsets["1"], "Sequencenumber": "9", "clientidentifier": "x"}
     )  # .NET, Go
-    migration.write("checkpoint/2", {"offset": offsets["2"], "sequencenumber": ""})  # .NET with an offset alone
+    migration.write("checkpoint/2", {"offset": offsets["2"], "sequencenumber": ""})  # .NET with only an offset
     migration.write("checkpoint/3", {"offset": "", "sequencenumber": ""})
     migration.write("ownership/0", {"ownerid": "a-consumer"})
     migration.write("ownership/1", {"ownerid": ""})
@@ -98,7 +98,7 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
         "1": {"next": 10, "offset": offsets["1"]},
         "2": {"offset": offsets["2"]},
     }
-    migration.emulator.trim(HUB, 2, 20)  # the event at that offset has aged out, and some after it
+    migration.emulator.trim(HUB, 2, 20)  # the event with that offset and some later ones have aged out
     migration.file.write_text(found.out)
     init = ("init", migration.table, *migration.connection, "--positions", migration.file)
     assert_error(migration.ehbalance.fails(2, *init), "EHB_POSITION_INVALID", "partition 2", "number 19", "20 to")

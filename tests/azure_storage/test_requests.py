@@ -1,4 +1,4 @@
-"""What looks and commits cost, counted in requests."""
+"""The number of requests for reads and commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cost = Callable[[Callable[[], object]], dict[RequestKind, int]]
 
 @pytest.fixture
 def cost(proxy: StorageProxy) -> Cost:
-    """The requests of something that is done."""
+    """Counts the requests of an action."""
 
     def counted(done: Callable[[], object]) -> dict[RequestKind, int]:
         with proxy.count_requests() as requests:
@@ -32,33 +32,33 @@ def cost(proxy: StorageProxy) -> Cost:
     return counted
 
 
-def test_reads_and_commits(table: Table, cost: Cost) -> None:
+def test_requests_of_reads_and_commits(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         mine.read()
 
-        def look_and_commit() -> None:
+        def read_and_commit() -> None:
             for _ in range(TIMES):
                 committed(mine, RENEWAL)
 
-        def look_at_news() -> dict[RequestKind, int]:
+        def read_news() -> dict[RequestKind, int]:
             committed(theirs, Heartbeat(by=BOB, at_ms=1))
             return cost(mine.read)
 
         idle = cost(lambda: [mine.read() for _ in range(TIMES)])
         assert idle == {RequestKind.GET: TIMES, RequestKind.HEAD: CHECKS}, "1 for an idle look"
-        both = cost(look_and_commit)
+        both = cost(read_and_commit)
         assert both == {
             RequestKind.GET: TIMES,
             RequestKind.HEAD: CHECKS,
             RequestKind.PUT: TIMES,
             RequestKind.CONDITIONAL_PUT: TIMES,
         }, "2 more"
-        news = [look_at_news() for _ in range(TIMES)]
+        news = [read_news() for _ in range(TIMES)]
         assert [new[RequestKind.GET] for new in news] == [3] * TIMES, "2 more for a look with news"
         assert sum(sum(new.values()) for new in news) == 3 * TIMES + CHECKS
 
 
-def test_a_lost_race(table: Table, cost: Cost) -> None:
+def test_requests_of_a_lost_race(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         stale = mine.read()
         committed(theirs, Heartbeat(by=BOB, at_ms=1))
@@ -67,7 +67,7 @@ def test_a_lost_race(table: Table, cost: Cost) -> None:
         assert lost == again, "the winner's log file and data, whether there is more, and the commit once more"
 
 
-def test_stale_member(table: Table, cost: Cost) -> None:
+def test_requests_of_a_stale_member(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         mine.read()
         for _ in range(50):
@@ -76,8 +76,8 @@ def test_stale_member(table: Table, cost: Cost) -> None:
         assert mine.read() == theirs.read()
 
 
-def test_the_history(table: Table, cost: Cost) -> None:
-    """A handle reads its log once, and then only what others have appended; a new one no more than a checkpoint."""
+def test_requests_of_the_history(table: Table, cost: Cost) -> None:
+    """A handle reads the log once and then only appended entries; a new handle reads at most a checkpoint."""
     with table.opened() as mine, table.undisturbed() as theirs:
         costs = [sum(cost(lambda number=number: mine.record([change(number)])).values()) for number in range(45)]
         assert max(costs[2:18]) <= 9

@@ -1,4 +1,4 @@
-"""azure-eventhub's own client in a thread. `consumer_process` has the asynchronous one as well."""
+"""azure-eventhub's own client in a thread. `consumer_process` runs the asynchronous client too."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_ehbalance.consumers import DeltaCheckpointStore
 class Client:
     """A client that reads until it is stopped.
 
-    `seen` are partitions and sequence numbers, `offsets` the events' own by these; `errors` the arguments of
-    `on_error`, `opened` and `closed` those of the callbacks when receivers began and ended.
+    `seen` contains (partition, sequence number) of events, `offsets` maps these to the events' offsets; `errors`,
+    `opened` and `closed` contain the arguments of `on_error` and of the callbacks for opened and closed receivers.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Client:
         process: Callable[[str, int], bool] = lambda *_: True,
         **options: Any,
     ) -> None:
-        """`hub` is the connection string. `process` is called with each event; it returns whether to checkpoint."""
+        """`hub` is the connection string. `process` is called with every event and returns whether to checkpoint."""
         self.seen: list[tuple[str, int]] = []
         self.offsets: dict[tuple[str, int], str | None] = {}
         self.errors: list[tuple[str | None, Exception]] = []

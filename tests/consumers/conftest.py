@@ -13,7 +13,7 @@ from tests.consumers.consumers import Consumers
 
 @pytest.fixture
 def partitions() -> int:
-    """Of the hub; a file of tests may want another number."""
+    """The hub's number of partitions; test files can override it."""
     return 4
 
 

@@ -1,7 +1,7 @@
-"""A plain consumer in a process of its own: `python -m tests.consumers.consumer_process KIND HUB TABLE FILE LEASE`.
+"""A plain consumer in a separate process: `python -m tests.consumers.consumer_process KIND HUB TABLE FILE LEASE`.
 
-KIND is `sync` or `async`, HUB the connection string, LEASE the lease duration in seconds. Each event becomes a line of
-FILE, "partition sequence-number", and then a checkpoint. The end of standard input stops it in order.
+KIND is `sync` or `async`, HUB the connection string, LEASE the lease duration in seconds. Every event becomes a line in
+FILE, "partition sequence-number", and then a checkpoint. The end of standard input stops it gracefully.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Consumers of a hub that share it through a lease table, without azure-eventhub's client."""
+"""Consumers that share a hub through a lease table, without azure-eventhub's client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INTERVAL = 0.5
 
 
 class Consumers:
-    """A hub, its lease table, and checkpoint stores; methods with a store act as azure-eventhub's client."""
+    """A hub, its lease table, and checkpoint stores; methods with a `store` act like azure-eventhub's client."""
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int) -> None:
         self.group = Group(emulator, path, partitions)
@@ -45,7 +45,7 @@ class Consumers:
         return store
 
     def owning(self, owner: str, *partitions: str, **options: Any) -> DeltaCheckpointStore:
-        """A store whose client owns partitions; by default everything."""
+        """A store whose client owns `partitions`, by default all of them."""
         store = self.store(**options)
         self.own(store, owner, *partitions)
         return store
@@ -62,7 +62,7 @@ class Consumers:
         return {checkpoint["partition_id"]: checkpoint for checkpoint in store.list_checkpoints(**self.named)}
 
     def claim(self, store: DeltaCheckpointStore, owner: str, *partitions: str, **more: Any) -> dict[str, Ownership]:
-        """Claim what no list has shown yet; by default everything."""
+        """Claim partitions that were not listed yet, by default all of them."""
         wanted = [
             {**self.named, "partition_id": partition, "owner_id": owner, **more}
             for partition in partitions or self.partitions
@@ -70,18 +70,17 @@ class Consumers:
         return {entry["partition_id"]: entry for entry in store.claim_ownership(wanted)}
 
     def own(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
-        """Claim partitions that are free until all are owned, as the client does in each of its cycles; by default
-        everything."""
+        """Claim free `partitions`, by default all of them, until all are owned, as the client does in every cycle."""
         wanted = partitions or self.partitions
         claimed = wait_until(
             lambda: found if (found := self.claim_listed(store, owner, *wanted)).keys() == {*wanted} else None,
             f"{owner} owns {', '.join(wanted)}",
         )
-        self.checkpoints(store)  # as the client does before it opens its receivers
+        self.checkpoints(store)  # like the client before it opens receivers
         return claimed
 
     def claim_listed(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
-        """Claim as the client does what a list shows; by default what it shows as the owner's."""
+        """Claim listed `partitions` like the client, by default those that are listed as the owner's."""
         listed = self.listed(store)
         wanted = partitions or [p for p, entry in listed.items() if entry["owner_id"] == owner]
         entries = [self.named | {"partition_id": p} | listed.get(p, {}) | {"owner_id": owner} for p in wanted]

@@ -1,4 +1,4 @@
-"""What azure-eventhub expects of a checkpoint store, and a consumer's part in its group."""
+"""azure-eventhub's requirements on a checkpoint store, and a consumer's role in its group."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.waiting import wait_until
 PARTITIONS = 4
 
 
-# --- what azure-eventhub expects ---------------------------------------------------------------------------------
+# --- azure-eventhub's requirements -------------------------------------------------------------------------------
 
 
-def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers) -> None:
+def test_claim_is_granted_listed_and_renewed_in_the_same_epoch(consumers: Consumers) -> None:
     store, before = consumers.store(), time.time()
     assert not consumers.listed(store)
     assert not consumers.checkpoints(store)
@@ -61,7 +61,7 @@ def test_one_of_two_claimers_wins_and_a_stale_etag_fails(consumers: Consumers) -
     assert not [p for p, lease in consumers.leases().items() if lease.handover or lease.epoch != before[p].epoch]
 
 
-def test_releasing_the_last_partition_leaves_the_group(consumers: Consumers) -> None:
+def test_consumer_leaves_the_group_when_it_releases_its_last_partition(consumers: Consumers) -> None:
     store = consumers.store()
     claimed = consumers.own(store, "a")
     store.claim_ownership([claimed["1"] | {"owner_id": "", "etag": "17"}])
@@ -81,7 +81,7 @@ def test_releasing_the_last_partition_leaves_the_group(consumers: Consumers) -> 
     assert consumers.owners() == {None}
 
 
-def test_checkpoints_are_durable_never_move_back_and_need_the_partition(consumers: Consumers) -> None:
+def test_checkpoints_are_durable_never_move_back_and_require_ownership(consumers: Consumers) -> None:
     store = consumers.store()
     with pytest.raises(OwnershipLostError, match="partition 0"):
         consumers.checkpoint(store, "0", 1)
@@ -100,17 +100,17 @@ def test_checkpoints_are_durable_never_move_back_and_need_the_partition(consumer
     ("position", "start_after"),
     [(Position(7, "@1"), "@1"), (Position(7), 7), (Position(0), 0), (Position(-1), START_OFFSET)],
 )
-def test_the_client_starts_after_the_checkpoint(position: Position, start_after: str | int) -> None:
+def test_client_starts_after_the_checkpoint(position: Position, start_after: str | int) -> None:
     offset = checkpoint_entry(Lease("0", checkpoint=position))["offset"]
     assert offset == start_after
     assert offset or not start_after, "the client takes what is false for no checkpoint"
     assert bool(offset)
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------
+# --- rejected calls ----------------------------------------------------------------------------------------------
 
 
-def test_invalid_store_or_interval_is_refused(consumers: Consumers) -> None:
+def test_invalid_store_or_interval_is_rejected(consumers: Consumers) -> None:
     hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
     for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
         with raises(OptionError, "EHB_OPTION_INVALID", option="leaseTable"):
@@ -122,7 +122,7 @@ def test_invalid_store_or_interval_is_refused(consumers: Consumers) -> None:
 @pytest.mark.parametrize(
     ("position", "partition"), [('{"0": 500, "*": "latest"}', "0"), ('{"17": 5}', "'17'")], ids=["late", "unknown"]
 )
-def test_an_invalid_starting_position_is_refused_at_the_first_claim(
+def test_invalid_starting_position_is_rejected_at_the_first_claim(
     consumers: Consumers, position: str, partition: str
 ) -> None:
     with raises(OptionError, "EHB_POSITION_INVALID", partition=partition):
@@ -130,7 +130,7 @@ def test_an_invalid_starting_position_is_refused_at_the_first_claim(
     assert not consumers.shares()
 
 
-def test_another_group_a_second_client_and_a_closed_store_are_refused(consumers: Consumers) -> None:
+def test_another_group_a_second_client_and_a_closed_store_are_rejected(consumers: Consumers) -> None:
     store = consumers.owning("a")
     for name in consumers.named:
         with raises(OptionError, "EHB_OPTIONS_CONFLICT", options=re.compile("^A client of .*other")):
@@ -146,7 +146,7 @@ def test_another_group_a_second_client_and_a_closed_store_are_refused(consumers:
         consumers.checkpoint(store, "0", 1)
 
 
-def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
+def test_replaced_table_and_recreated_hub_end_the_consumer(
     consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_store, "_HUB_INTERVAL", 0.1)
@@ -164,7 +164,7 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
         wait_until(lambda: not consumers.listed(store), "the consumer detects the replaced table")
 
 
-def test_outage_of_the_table_loses_nothing(consumers: Consumers, tmp_path: Path) -> None:
+def test_table_outage_loses_nothing(consumers: Consumers, tmp_path: Path) -> None:
     store = consumers.owning("a")
     consumers.group.table.rename(tmp_path / "away")
     with pytest.raises(StoreUnavailableError):
@@ -211,7 +211,7 @@ def test_checkpoint_survives_a_failed_release(consumers: Consumers, monkeypatch:
 # --- the group ---------------------------------------------------------------------------------------------------
 
 
-def test_requested_partition_is_handed_over_with_a_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:
+def test_requested_partition_is_handed_over_at_a_checkpoint_or_the_deadline(consumers: Consumers) -> None:
     consumers.group.append(1, PARTITIONS)
     store = consumers.store(leaseDuration="30s")
     claimed = consumers.own(store, "a")
@@ -233,7 +233,7 @@ def test_requested_partition_is_handed_over_with_a_checkpoint_or_before_the_dead
     assert consumers.claim_listed(store, "a").keys() == claimed.keys() - {first, second}
 
 
-def test_a_silent_consumer_counts_as_dead_after_the_duration_in_its_row(consumers: Consumers) -> None:
+def test_silent_consumer_is_declared_dead_after_the_duration_in_its_row(consumers: Consumers) -> None:
     store = consumers.owning("a")
     assert consumers.snapshot().members["a"].lease_duration_ms == 3000
     query = consumers.group.query("q")
@@ -256,9 +256,9 @@ def test_operators_orders_apply_to_consumers(consumers: Consumers) -> None:
         consumers.checkpoint(store, "0", 99)
     assert "0" in consumers.claim_listed(store, "a")
     with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, "0", 99)  # by a handler that takes longer than two cycles
+        consumers.checkpoint(store, "0", 99)  # a handler takes longer than two cycles
     assert consumers.checkpoints(store)["0"]["offset"] == "-1"
-    consumers.checkpoint(store, "0", 0)  # by a receiver that has begun there
+    consumers.checkpoint(store, "0", 0)  # a receiver has started there
     assert consumers.lease("0").checkpoint == Position(0, "at 0")
 
     other = consumers.store()
@@ -278,7 +278,7 @@ def test_operators_orders_apply_to_consumers(consumers: Consumers) -> None:
 
 
 def test_unclaimed_partitions_are_claimed_without_the_client(consumers: Consumers) -> None:
-    """As where the others have limits, which the client does not know."""
+    """For example if other members have limits, which the client does not know about."""
     store = consumers.owning("a", leaseDuration="600ms", balanceInterval="100ms")
     store.claim_ownership([entry | {"owner_id": ""} for p, entry in consumers.listed(store).items() if p != "0"])
     assert consumers.shares() == [1]
@@ -298,7 +298,7 @@ def test_added_partitions_are_read_from_their_first_event(
     assert consumers.lease(new).checkpoint == Position(-1)
 
 
-def test_latest_is_the_first_start_of_the_group(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_is_the_groups_first_start(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     skew_clock(monkeypatch, 3.0)
     consumers.group.append(3, PARTITIONS)
     store = consumers.owning("a", "0", startingPosition="latest")
@@ -310,8 +310,8 @@ def test_latest_is_the_first_start_of_the_group(consumers: Consumers, monkeypatc
     assert consumers.snapshot().latest_ms is not None
 
 
-def test_the_highest_of_concurrent_checkpoints_is_stored(consumers: Consumers) -> None:
-    """Of a pool of threads the first one commits, while those of higher and of lower events wait."""
+def test_highest_of_concurrent_checkpoints_is_stored(consumers: Consumers) -> None:
+    """The first thread in a pool commits while threads with higher and lower checkpoints wait."""
     store = consumers.owning("a", "0")
     numbers = [0, *range(19, 0, -1)]
     with ThreadPoolExecutor(len(numbers)) as pool:

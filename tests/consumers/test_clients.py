@@ -1,4 +1,4 @@
-"""azure-eventhub's clients with the stores, and what azure-eventhub's own tests expect of the two."""
+"""azure-eventhub's clients with our stores, including requirements from azure-eventhub's own tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.query.support import HUB
 from tests.raising import assert_reports, raises
 from tests.waiting import wait_until
 
-PARTITIONS = 2  # a client takes half a second to close each
+PARTITIONS = 2  # a client takes half a second to close a receiver
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/azure-clients.md"
 
@@ -79,11 +79,11 @@ def test_client_continues_after_the_checkpoint(consumers: Consumers, client: New
 @pytest.mark.parametrize(
     ("emulator", "retained"), [(True, range(5)), (True, range(11)), (False, range(6, 11))], indirect=["emulator"]
 )
-def test_after_a_loss_a_client_reads_the_retained_events(
+def test_client_reads_the_retained_events_after_a_loss(
     consumers: Consumers, client: NewClient, emulator: Emulator, retained: range
 ) -> None:
-    """The hub was promoted and its last event is before the checkpoint, or new ones have the numbers of the lost ones;
-    or the first retained event is after the checkpoint."""
+    """After a promotion, the hub's last event is before the checkpoint, or new events have the lost events' numbers; or
+    the first retained event is after the checkpoint."""
     consumers.group.append(9, PARTITIONS)
     promoted = retained.start == 0
     first = client(consumers.store(), lambda _, number: promoted or number < 3)
@@ -105,7 +105,7 @@ def test_after_a_loss_a_client_reads_the_retained_events(
 
 @pytest.mark.parametrize("emulator", [True], indirect=True)
 @pytest.mark.parametrize(("more", "refused"), [(3, True), (8, False)], ids=["as many", "more"])
-def test_new_events_in_place_of_lost_ones_are_an_error(
+def test_new_events_with_the_numbers_of_lost_ones_are_an_error(
     consumers: Consumers, client: NewClient, emulator: Emulator, more: int, *, refused: bool
 ) -> None:
     consumers.group.append(9, PARTITIONS)
@@ -121,9 +121,7 @@ def test_new_events_in_place_of_lost_ones_are_an_error(
     assert consumers.group.checkpoints()["0"] == 9
 
 
-def test_a_partition_with_lost_events_is_an_error_and_the_others_are_read(
-    consumers: Consumers, client: NewClient
-) -> None:
+def test_lost_events_in_one_partition_do_not_stop_the_others(consumers: Consumers, client: NewClient) -> None:
     consumers.group.append(9, PARTITIONS)
     first = client(consumers.store(), lambda _, number: number < 3)
     wait_until(lambda: len(first.seen) == 9 * PARTITIONS, "all was read")
@@ -149,7 +147,7 @@ def test_clients_share_without_a_query(consumers: Consumers, client: NewClient) 
     second = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
 
     def shared() -> bool:
-        consumers.group.append(1, PARTITIONS)  # a checkpoint lets a partition go
+        consumers.group.append(1, PARTITIONS)  # a checkpoint releases a requested partition
         return consumers.shares() == [1, 1]
 
     wait_until(shared, "each has one")
@@ -161,7 +159,7 @@ def test_clients_share_without_a_query(consumers: Consumers, client: NewClient) 
     assert Counter(first.seen + second.seen + third.seen) == everything, "once"
 
 
-def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, client: NewClient) -> None:
+def test_handler_error_reopens_its_partition(consumers: Consumers, client: NewClient) -> None:
     failed = threading.Event()
 
     def process(partition: str, number: int) -> bool:
@@ -213,7 +211,7 @@ def test_client_continues_after_a_stopped_query(consumers: Consumers, client: Ne
     worker = EventHubConsumerClient.from_connection_string(
         consumers.group.emulator.connection_string(HUB), "$Default", socket_timeout=0.02
     )
-    kept = threading.Event()  # what a query's worker keeps open when its lease has moved
+    kept = threading.Event()  # like a receiver that a query's worker keeps open after a move
     thread = threading.Thread(
         target=lambda: worker.receive(lambda *_: kept.set(), partition_id="0", owner_level=1, starting_position="-1")
     )

@@ -1,4 +1,4 @@
-"""Plain consumers share a hub with streaming queries through a lease table, each in a process of its own."""
+"""Plain consumers and streaming queries, all in separate processes, share a hub through a lease table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BALANCING, LEASE = 0.3, 3.0
 
 
 class TableGroup(MixedGroup):
-    """A group that is kept in a lease table."""
+    """A group in a lease table."""
 
     @property
     def table(self) -> str:
@@ -72,5 +72,5 @@ def test_suspended_consumer_is_disconnected_and_rejoins(group: TableGroup) -> No
         group.wait_shared(6, 6)
     group.wait_read()
     assert len({*query.read_events()}) == len(query.read_events()), "it has had each partition once"
-    # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
+    # Events without a checkpoint at the suspension are reread, by the consumer if the query has not reached them.
     assert max(Counter(consumer.read_events()).values()) <= 2

@@ -1,10 +1,10 @@
-"""The fenced code blocks of the documentation, and their marks in a comment right before:
+"""The documentation's fenced code blocks and their marks, which are comments on the line above:
 
-    <!-- run -->                     tests/docs/test_run.py runs it, after the page's earlier ones
-    <!-- run: in the background -->  the same; it runs until all have run
+    <!-- run -->                     tests/docs/test_run.py runs it, after the page's earlier blocks
+    <!-- run: in the background -->  the same; it runs until all blocks have run
     <!-- run: as a file -->          Python that is saved under the name in its first line, for later commands
     <!-- run by: FILE::TEST -->      another test runs the same
-    <!-- not run: REASON -->         Python that needs what tests do not have
+    <!-- not run: REASON -->         Python that needs something that tests lack
 
 tests/docs/test_blocks.py runs other Python without Spark, and looks commands up.
 """
@@ -28,7 +28,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`line` is that of its first line of text. `detail` is what follows the colon of `mark`."""
+    """`line` is the number of its first line of text. `detail` is the text after the colon of `mark`."""
 
     page: str
     line: int
@@ -43,7 +43,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """The page's blocks, in their order."""
+    """The page's blocks in order."""
     text = PAGES[page].read_text(encoding="utf-8")
     return [
         Block(
@@ -63,6 +63,6 @@ def all_blocks() -> list[Block]:
 
 
 def inline_code(page: str) -> list[str]:
-    """The code within the text, which may be broken over two lines."""
+    """Inline code in the text, which can span two lines."""
     prose = _BLOCK.sub("", PAGES[page].read_text(encoding="utf-8"))
     return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]

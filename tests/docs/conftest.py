@@ -29,7 +29,7 @@ def hub() -> Iterator[Emulator]:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Begins to run a page."""
+    """Starts to run a page."""
     runs = []
 
     def begin(page: str, replaced: dict[str, str] | None = None, **names: Any) -> PageRun:

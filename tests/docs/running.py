@@ -1,4 +1,4 @@
-"""Runs the blocks of a page that are marked so, one after the other in a folder of their own."""
+"""Runs a page's marked blocks one after another in a separate folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 from tests.docs.blocks import PAGES, Block, blocks
 from tests.waiting import wait_until
 
-#: Seconds that a command may take, and a program to end after it was interrupted.
+#: The timeout, in seconds, of a command and of a program after it was interrupted.
 _END = 180
 
 
 class PageRun:
-    """The marked blocks of a page, in `folder`, which is the working directory too.
+    """Runs the marked blocks of a page in `folder`, which is also the working directory.
 
-    `replaced` are texts that stand for something of the reader's, with what is there instead. Python blocks share
-    `names`, as in one session.
+    `replaced` maps placeholders for the reader's values to the values used here. Python blocks share `names`, as in a
+    session.
     """
 
     def __init__(self, page: str, folder: Path, replaced: Mapping[str, str], **names: Any) -> None:
@@ -36,7 +36,7 @@ class PageRun:
         self._programs = ExitStack()
 
     def next(self) -> str:
-        """Run the next block; returns what it has printed."""
+        """Run the next block and return its output."""
         block = self._left.pop(0)
         text = block.text
         for old, new in self._replaced.items():
@@ -58,7 +58,7 @@ class PageRun:
         return done.stdout
 
     def close(self, *, passed: bool) -> None:
-        """End what still runs."""
+        """End programs that are still running."""
         self._programs.close()
         if passed:
             assert not self._left, "the page has more blocks to run"
@@ -80,7 +80,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def _program(words: list[str], folder: Path, ready: str) -> Iterator[str]:
-    """Runs until the block is left; yields what it has printed once that contains `ready`."""
+    """Run a program until the `with` block ends; yields its output once that contains `ready`."""
     handle, name = mkstemp(dir=folder)
     output = Path(name)
     with (

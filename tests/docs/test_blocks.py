@@ -1,4 +1,4 @@
-"""What the documentation names exists: commands and their options, Python, options of the source, variables."""
+"""Everything that the documentation mentions exists: commands and options, Python, source options, variables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 class Reader:
-    """Stands for a session and its reader: takes the options that the source has, with values that it allows."""
+    """Stands in for a session and its reader: accepts only valid options of the source with valid values."""
 
     @property
     def readStream(self) -> Reader:
@@ -67,12 +67,12 @@ def run(text: str) -> None:
 
 
 def problems(code: str) -> list[str]:
-    """What commands name that does not exist."""
+    """Things in commands that do not exist."""
     wrong = []
     for name, arguments in re.findall(r"(?<![\w-])ehbalance ([a-z][a-z-]+)([^&\n]*)", code.replace("\\\n", " ")):
         command = _EHBALANCE.commands.get(name)  # type: ignore[attr-defined]
         if command is None:
-            # a message may begin so too: what is like no command is none
+            # a message can begin like this too; ignore text that does not look like a command
             wrong += [f"no command {name}"] if difflib.get_close_matches(name, _EHBALANCE.commands) else []  # type: ignore[attr-defined]
             continue
         known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
@@ -96,7 +96,7 @@ def test_names_in_commands_exist(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in ALL if block.language == "toml"], ids=lambda block: block.name)
-def test_toml_can_be_read(block: Block) -> None:
+def test_toml_is_valid(block: Block) -> None:
     assert tomllib.loads(block.text)
 
 
@@ -109,12 +109,12 @@ def test_names_in_the_text_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in ALL if block.mark == "run by"], ids=lambda block: block.name)
-def test_the_test_that_runs_a_block_exists(block: Block) -> None:
+def test_tests_that_run_blocks_exist(block: Block) -> None:
     file, _, test = block.detail.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_each_variable_is_read() -> None:
+def test_documented_variables_are_read() -> None:
     files = [
         file
         for folder in ("spark_ehbalance", "jobs", "tests/service", "tests/ops/dashboard")
@@ -125,7 +125,7 @@ def test_each_variable_is_read() -> None:
     assert not [name for name in named if name not in code]
 
 
-def test_every_page_is_run() -> None:
+def test_all_pages_are_run() -> None:
     """`make package` runs the quick start."""
     tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
     pages = {block.page for block in ALL if block.mark == "run"} - {"docs/quick-start.md"}

@@ -1,4 +1,4 @@
-"""The blocks of the documentation that are marked `run`, against the emulator, as a reader runs them."""
+"""Runs the documentation's blocks that are marked `run` against the emulator, like a reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_emulator(start: Start) -> None:
 
 
 def test_orders(start: Start, hub: Emulator, tmp_path: Path, ehbalance: Command) -> None:
-    """The commands of an operator, in the table of a running group."""
+    """Operators' commands on the table of a running group."""
     send(hub, 80)
     secret = tmp_path / "secret"
     secret.write_text(hub.connection_string(HUB))

@@ -1,4 +1,4 @@
-"""The blocks of the documentation that need Spark and are marked `run`, in a real one, as a reader runs them."""
+"""Runs the documentation's blocks that are marked `run` and need Spark, with real Spark, like a reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ehbalance.emulator import Emulator
 from tests.docs.conftest import HUB, Start, send
 from tests.waiting import wait_until
 
-#: Seconds for a Spark of its own to start and to read.
+#: Seconds for a separate Spark to start and to read.
 _START = 180
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def clean(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, without queries and the documentation's table afterwards."""
+    """The session; queries and the documentation's table are removed after the test."""
     yield spark
     for query in spark.streams.active:
         query.stop()
@@ -31,7 +31,7 @@ def clean(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def local(tmp_path: Path, hub: Emulator) -> dict[str, str]:
-    """What is here instead of the reader's hub, storage and folders. Spark's own folder is another than the test's."""
+    """Values used in place of the reader's hub, storage and folders. Spark's working folder is not the test's."""
     secret = tmp_path / "connection-string"
     secret.write_text(hub.connection_string(HUB))
     return {
@@ -43,7 +43,7 @@ def local(tmp_path: Path, hub: Emulator) -> dict[str, str]:
 
 def read_all(spark: SparkSession, hub: Emulator, target: str, count: int) -> None:
     """Send events, wait until the target contains `count` rows, and stop all queries."""
-    # A query that starts at the latest event reads what comes after it has planned for the first time.
+    # A query that starts at `latest` reads only events sent after its first plan.
     wait_until(lambda: all(query.lastProgress for query in spark.streams.active), "the queries have started")
     send(hub, 16)
     wait_for_rows(spark, target, count)
@@ -59,7 +59,7 @@ def wait_for_rows(spark: SparkSession, target: str, count: int) -> None:
 
     wait_until(lambda: rows() == count, f"{target} holds {count} rows", _START)
     for query in spark.streams.active:
-        spark_ehbalance.stop(query)  # after the batch, which the next block may not run again with another sink
+        spark_ehbalance.stop(query)  # after the batch, because the next block must not rerun it with another sink
 
 
 def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """A hub, a lease table and a Delta table as values, and writers that a test advances step by step.
 
-The Delta table is a list of commits. As in Delta a commit is refused if, since the version that its transaction began
-with, one of its own marks was set or the table was changed, and appends of others are in nobody's way.
+The Delta table is a list of commits. Like in Delta, a commit is rejected if, since the version at which its transaction
+began, one of its own marks was set or the table was changed; appends by others do not conflict.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Event = tuple[str, int]
 
 @dataclass
 class Entry:
-    """One commit of the table."""
+    """One commit to the table."""
 
     rows: list[Event] = field(default_factory=list)
     marks: Mapping[str, int] = field(default_factory=dict)
@@ -72,15 +72,15 @@ class Group:
         self.target = Target()
 
     def claim(self, partition: str) -> int:
-        """A writer takes the partition. Returns its epoch."""
+        """Let a writer claim the partition; returns the epoch."""
         self.leases[partition].epoch += 1
         return self.leases[partition].epoch
 
 
 class Writer:
-    """Writes one batch: ranges of partitions that it has claimed with these epochs.
+    """Writes one batch: ranges of partitions claimed with these epochs.
 
-    `reads` are how many events of a range a read returns once the lease is lost: as many as were planned, or fewer.
+    `reads` determines which events of a range are read once the lease is lost: all planned events, or fewer.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Writer:
         return self.result is not None
 
     def step(self, *, loses_answer: bool = False, fails: bool = False) -> None:
-        """Carry out the next step. A commit `fails` without being made, or is made and `loses_answer`."""
+        """Carry out the next step. A commit `fails` without effect, or takes effect but `loses_answer`."""
         try:
             step = self._steps.send(self._answer)
         except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Which of the offsets that Spark logged for a batch are those of `ehbalance` sources."""
+"""Recognizes offsets of `ehbalance` sources among the offsets that Spark logged for a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ehbalance.spark.planners import end_offsets
 
 ONE, TWO = (StreamOffset("owner", lineage=lineage) for lineage in ("one", "two"))
 
-#: Offsets of other sources, or of a damaged or hostile checkpoint.
+#: Offsets from other sources, or from a damaged or hostile checkpoint.
 OTHERS = ["7", "null", "-", '{"topic":{"0":5}}', "[" * 100_000, '{"a":' * 100_000]
 
 
@@ -18,11 +18,11 @@ def text(offset: StreamOffset) -> str:
     return json.dumps(offset.to_json())
 
 
-def test_a_source_that_is_read_several_times_counts_once() -> None:
+def test_source_that_is_read_several_times_counts_once() -> None:
     assert sources([text(ONE)] * 3) == [ONE]
     assert sources([text(ONE), text(TWO), text(ONE)]) == [ONE, TWO]
 
 
-def test_offsets_of_other_sources_are_left_out_however_deep() -> None:
+def test_offsets_of_other_sources_are_ignored_at_any_depth() -> None:
     assert sources([*OTHERS, text(ONE), *OTHERS]) == [ONE]
     assert list(end_offsets({"sources": [{"endOffset": offset} for offset in (*OTHERS, text(ONE))]})) == [ONE]

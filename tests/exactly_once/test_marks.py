@@ -34,7 +34,7 @@ COMMITS = st.lists(st.dictionaries(st.sampled_from("abc"), NUMBERS, max_size=3))
 
 
 @given(COMMITS, st.integers(0, 5), st.sets(st.sampled_from("abc")))
-def test_cache_and_later_log_equal_the_whole_log(log: list[dict[str, int]], begin: int, names: set[str]) -> None:
+def test_cache_plus_later_log_equals_the_whole_log(log: list[dict[str, int]], begin: int, names: set[str]) -> None:
     def at(version: int) -> dict[str, int | None]:
         newest: dict[str, int | None] = dict.fromkeys("abc")
         for commit in log[: version + 1]:
@@ -51,7 +51,7 @@ def test_cache_and_later_log_equal_the_whole_log(log: list[dict[str, int]], begi
         cache.after([LoggedCommit(cache.version + 2, {})])
 
 
-def test_a_log_file_is_parsed() -> None:
+def test_log_file_is_parsed() -> None:
     actions = [
         {"commitInfo": {"operation": "WRITE", "operationParameters": {"txn": '{"txn":{"appId":"no","version":1}}'}}},
         {"txn": {"appId": 'ehb/n s/ü"\n/0', "version": 2**62, "lastUpdated": 5}},

@@ -1,4 +1,4 @@
-"""The transaction, with a scheduler that decides which writer takes its next step: never twice, never missing."""
+"""The transaction with all orders of the writers' steps: no event is duplicated or missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.raising import raises
 
 
 def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]]:
-    """The writers of `make` at the end of every possible order of their steps."""
+    """The writers created by `make`, after every possible order of their steps."""
     todo: list[list[int]] = [[]]
     while todo:
         choices = todo.pop()
@@ -45,7 +45,7 @@ def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]
 
 
 def writers_of(group: Group, *ranges: dict[str, SequenceRange]) -> list[Writer]:
-    """Writers of these ranges, of which each later one has taken over the partitions of those before."""
+    """Writers for these ranges; a later writer has claimed the partitions of the earlier ones."""
     return [Writer(group, range_, {partition: group.claim(partition) for partition in range_}) for range_ in ranges]
 
 
@@ -61,7 +61,7 @@ OVERLAPS = {
 
 
 @pytest.mark.parametrize("ranges", OVERLAPS.values(), ids=OVERLAPS)
-def test_two_writers_in_any_order_of_steps_write_each_event_once(
+def test_two_writers_write_every_event_once_in_any_order_of_steps(
     ranges: Sequence[dict[str, SequenceRange]],
 ) -> None:
     group, orders = Group(0), 0
@@ -83,22 +83,22 @@ def test_two_writers_in_any_order_of_steps_write_each_event_once(
     assert orders > 60
 
 
-# --- an early end ----------------------------------------------------------------------------------------------
+# --- truncated ranges ------------------------------------------------------------------------------------------
 
 
 def prefix(partition: str, planned: SequenceRange) -> set[int]:
-    """A range that ended in its middle."""
+    """A range that ended halfway."""
     return set(range(planned.start, (planned.start + planned.end) // 2))
 
 
 def pieces(partition: str, planned: SequenceRange) -> set[int]:
-    """A range in two pieces, of which the first has ended early: its last event is there."""
+    """A range in two pieces, of which the first ended early; the range's last event was read."""
     middle = (planned.start + planned.end) // 2
     return set(range(planned.start, middle - 1)) | set(range(middle, planned.end))
 
 
 @pytest.mark.parametrize("reads", [prefix, pieces])
-def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, SequenceRange], set[int]]) -> None:
+def test_range_that_ended_early_loses_no_event(reads: Callable[[str, SequenceRange], set[int]]) -> None:
     group = Group(2)
     batch = {"0": SequenceRange(0, 10), "1": SequenceRange(0, 4)}
     zombie = Writer(group, batch, {partition: group.claim(partition) for partition in batch}, reads)
@@ -110,7 +110,7 @@ def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, SequenceR
     assert group.target.events() == expected
 
 
-def test_all_is_lost_one_after_the_other() -> None:
+def test_writer_gives_up_when_all_partitions_are_lost_one_by_one() -> None:
     batch = {str(partition): SequenceRange(0, 1) for partition in range(3 * MAX_FAILED_COMMITS)}
     group = Group(len(batch))
     writer = Writer(group, batch, {partition: group.claim(partition) for partition in batch})
@@ -127,7 +127,7 @@ def test_all_is_lost_one_after_the_other() -> None:
 
 
 def write(*refusals: FailedCommit | None) -> None:
-    """Write a batch whose commits get these answers."""
+    """Write a batch whose commits get these responses."""
     steps, waiting, answer = write_exactly_once({"0": SequenceRange(0, 3)}), list(refusals), None
     others = {Begin: {}, Write: None, Confirm: frozenset()}
     with contextlib.suppress(StopIteration):
@@ -137,7 +137,7 @@ def write(*refusals: FailedCommit | None) -> None:
 
 
 @pytest.mark.parametrize("conflict", Conflict)
-def test_a_refused_commit_is_tried_again_but_not_for_ever(conflict: Conflict) -> None:
+def test_rejected_commit_is_retried_a_limited_number_of_times(conflict: Conflict) -> None:
     refusal = FailedCommit(conflict, "No space left on device", OSError())
     write(*[refusal] * (MAX_FAILED_COMMITS - 1), None)
     reason = re.compile(f"{conflict.value} .No space left on device")
@@ -146,12 +146,12 @@ def test_a_refused_commit_is_tried_again_but_not_for_ever(conflict: Conflict) ->
     assert raised.value.__cause__ is refusal.error
 
 
-# --- everything together ---------------------------------------------------------------------------------------
+# --- random histories ------------------------------------------------------------------------------------------
 
 
 class Life(RuleBasedStateMachine):
-    """Events come, queries take partitions from each other, crash and begin again at the checkpoint; commits fail or
-    lose their answer; others append to the table and change it."""
+    """Events arrive; queries steal partitions from one another, crash and restart from the checkpoint; commits fail or
+    lose their responses; others append to the table and change it."""
 
     @initialize(partitions=st.integers(1, 2), writers=st.integers(2, 3))
     def begin(self, partitions: int, writers: int) -> None:
@@ -160,14 +160,14 @@ class Life(RuleBasedStateMachine):
         self.writers: list[Writer | None] = [None] * writers
 
     @rule(data=st.data(), count=st.integers(1, 4))
-    def events_come(self, data: st.DataObject, count: int) -> None:
+    def events_arrive(self, data: st.DataObject, count: int) -> None:
         self.ends[data.draw(st.sampled_from(sorted(self.ends)))] += count
 
     @rule(data=st.data(), number=st.integers(0, 2), reads=st.sampled_from([prefix, pieces]))
-    def a_query_begins_a_batch(
+    def query_starts_a_batch(
         self, data: st.DataObject, number: int, reads: Callable[[str, SequenceRange], set[int]]
     ) -> None:
-        """Whatever it did before is given up, as by a crash, or has ended."""
+        """Its previous batch has ended or is abandoned, as in a crash."""
         taken = data.draw(st.sets(st.sampled_from(sorted(self.ends)), min_size=1))
         epochs = {partition: self.group.claim(partition) for partition in taken}
         batch = {p: self._range(p, data.draw(st.integers(0, 6))) for p in taken}
@@ -178,13 +178,13 @@ class Life(RuleBasedStateMachine):
         return SequenceRange(start, min(start + count, self.ends[partition]))
 
     @rule(data=st.data(), loses_answer=st.booleans(), fails=st.booleans())
-    def a_query_goes_on(self, data: st.DataObject, loses_answer: bool, fails: bool) -> None:
+    def query_continues(self, data: st.DataObject, loses_answer: bool, fails: bool) -> None:
         if running := [writer for writer in self.writers if writer and not writer.ended]:
-            with contextlib.suppress(TargetError):  # the batch fails, and is begun again
+            with contextlib.suppress(TargetError):  # the batch fails and is restarted
                 data.draw(st.sampled_from(running)).step(loses_answer=loses_answer, fails=fails)
 
     @rule(partition=st.sampled_from("01"))
-    def a_lease_is_taken(self, partition: str) -> None:
+    def lease_is_stolen(self, partition: str) -> None:
         if partition in self.group.leases:
             self.group.claim(partition)
 
@@ -193,7 +193,7 @@ class Life(RuleBasedStateMachine):
         self.group.target.log.append(Entry(changes_table=changes))
 
     @invariant()
-    def nothing_is_there_twice(self) -> None:
+    def no_event_is_duplicated(self) -> None:
         if hasattr(self, "group"):
             assert set(self.group.target.events().values()) <= {1}
 

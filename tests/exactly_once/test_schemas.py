@@ -1,4 +1,4 @@
-"""Which rows fit into a table: what Delta's append took and refused of all these pairs, with Delta 4.4."""
+"""Rows that fit into a table: the type pairs that an append with Delta 4.4 accepted and rejected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NESTED: list[DataType] = [
     ONE, TWO, TURNED, struct(a=LongType()),
 ]  # fmt: skip
 
-#: By the table's type, others that an append takes.
+#: Column type → other types that an append accepts.
 TAKEN: dict[DataType, list[DataType]] = {
     TWO: [ONE, TURNED],
     TURNED: [ONE, TWO],
@@ -67,7 +67,7 @@ TAKEN: dict[DataType, list[DataType]] = {
 
 
 def fitted(fit: SchemaMatcher, rows: DataType, table: DataType) -> DataType | None:
-    """The type that a column gets; None if it is refused."""
+    """The type that a column gets; None if it is rejected."""
     try:
         return fit.schema(struct(C=rows), struct(c=table))["c"].dataType
     except TargetError:
@@ -75,13 +75,13 @@ def fitted(fit: SchemaMatcher, rows: DataType, table: DataType) -> DataType | No
 
 
 @pytest.mark.parametrize("types", [ATOMIC, NESTED], ids=["atomic", "nested"])
-def test_the_types_that_an_append_takes_become_those_of_the_table(types: list[DataType]) -> None:
+def test_types_accepted_by_an_append_become_the_tables_types(types: list[DataType]) -> None:
     for table, rows in itertools.product(types, types):
         taken = rows == table or rows in TAKEN.get(table, [])
         assert fitted(SchemaMatcher("t"), rows, table) == (table if taken else None), (rows, table)
 
 
-def test_null_without_a_type_is_taken_but_not_in_arrays_and_maps() -> None:
+def test_untyped_null_is_accepted_except_in_arrays_and_maps() -> None:
     for table in ATOMIC + NESTED:
         assert fitted(SchemaMatcher("t"), NullType(), table) == table
         assert fitted(SchemaMatcher("t"), struct(a=NullType()), struct(a=table)) == struct(a=table)
@@ -91,7 +91,7 @@ def test_null_without_a_type_is_taken_but_not_in_arrays_and_maps() -> None:
         )
 
 
-def test_new_columns_and_fields_come_last_with_schema_evolution_and_are_refused_without_it() -> None:
+def test_new_columns_are_appended_only_with_schema_evolution() -> None:
     rows = struct(new=INT, s=ArrayType(struct(c=INT, a=INT)))
     table = struct(s=ArrayType(struct(a=INT, b=INT)), other=STRING)
     with raises(
@@ -102,13 +102,13 @@ def test_new_columns_and_fields_come_last_with_schema_evolution_and_are_refused_
     assert SchemaMatcher("t", evolves=True).schema(rows, table) == expected
 
 
-def test_the_refusal_names_the_target_the_column_and_both_types() -> None:
+def test_error_names_the_target_the_column_and_both_types() -> None:
     rows, table = struct(s=struct(m=MapType(STRING, DoubleType()))), struct(s=struct(m=MapType(STRING, INT)))
     problem = re.compile("double in the frame .* int in the table")
     with raises(TargetError, "EHB_TARGET_SCHEMA_MISMATCH", target="t", column="s.m.value", problem=problem):
         SchemaMatcher("t").schema(rows, table)
 
 
-def test_what_the_table_refuses_to_be_null_may_be_null_here_so_that_delta_checks_the_rows() -> None:
+def test_nullability_is_left_for_delta_to_check() -> None:
     table = StructType().add("a", INT, nullable=False)
     assert SchemaMatcher("t").schema(struct(a=INT), table) == struct(a=INT)

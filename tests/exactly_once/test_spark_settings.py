@@ -1,4 +1,4 @@
-"""Spark's settings for Delta: the jars that Spark has are not fetched, and a local Spark runs few tasks."""
+"""Spark settings for Delta: installed jars are not downloaded, and a local Spark runs few tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_ehbalance.exactly_once.spark_settings import SESSION, TASKS
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 from tests.raising import raises
 
-#: The function has its name.
+#: The module, which is shadowed by the function of the same name.
 MODULE = sys.modules["spark_ehbalance.exactly_once.spark_settings"]
 
 
@@ -30,7 +30,7 @@ def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_spark_with_delta_fetches_nothing(spark_home: Path) -> None:
+def test_spark_with_delta_downloads_nothing(spark_home: Path) -> None:
     (spark_home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").touch()
     assert spark_settings() == SESSION | {UNIX_SOCKET: "true"} | dict.fromkeys(TASKS, str(os.cpu_count()))
 
@@ -39,7 +39,7 @@ def test_a_spark_with_delta_fetches_nothing(spark_home: Path) -> None:
     ("version", "jar"),
     [("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0"), ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0")],
 )
-def test_a_spark_without_delta_fetches_the_one_that_goes_with_it(
+def test_spark_without_delta_downloads_the_matching_version(
     spark_home: Path, monkeypatch: pytest.MonkeyPatch, version: str, jar: str
 ) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
@@ -48,7 +48,7 @@ def test_a_spark_without_delta_fetches_the_one_that_goes_with_it(
     assert settings.items() >= SESSION.items()
 
 
-def test_a_spark_for_which_there_is_no_delta_is_named(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_a_spark_version_without_matching_delta(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
     supported = re.compile("pyspark==4.2")
     with raises(EhBalanceError, "EHB_DELTA_UNSUPPORTED", version="4.3.0", supported=supported):
@@ -57,13 +57,13 @@ def test_a_spark_for_which_there_is_no_delta_is_named(spark_home: Path, monkeypa
 
 @pytest.mark.usefixtures("spark_home")
 @pytest.mark.parametrize("arguments", ["pyspark-shell", "--master local-cluster[2,1,1024] pyspark-shell"])
-def test_a_local_master_gets_as_many_tasks_as_cores(monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+def test_local_master_gets_as_many_tasks_as_cores(monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
     assert {spark_settings()[name] for name in TASKS} == {str(os.cpu_count())}
 
 
-def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting of the builder would win over it."""
+def test_users_settings_are_kept(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting in the builder would override the user's."""
     snapshot, shuffle = TASKS
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {UNIX_SOCKET}=false pyspark-shell")
     assert UNIX_SOCKET not in spark_settings()
@@ -77,7 +77,7 @@ def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pyte
     assert spark_settings().keys() & set(TASKS) == {snapshot}, "spark-submit has read another file"
 
 
-def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_keeps_its_number_of_tasks(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def given() -> set[str]:
         return spark_settings().keys() & set(TASKS)
 

@@ -1,4 +1,4 @@
-"""Errors of copy_hub before its query starts."""
+"""Errors of copy_hub before the query starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.jobs.settings import PREFIX, SettingError
 from tests.raising import raises
 
 
-def test_copy_of_a_hub_to_itself_by_another_name_is_refused(emulator: Emulator, tmp_path: Path) -> None:
+def test_copy_of_a_hub_to_itself_under_another_name_is_rejected(emulator: Emulator, tmp_path: Path) -> None:
     emulator.add_hub("hub", 1)
     connection = emulator.connection_string("hub")
     settings = Settings(

@@ -1,4 +1,4 @@
-"""JSON values: a stored value, written as JSON again, equals the sent one; others are rejected with their field."""
+"""JSON values: a stored value converted back to JSON equals the sent one; others are rejected, naming the field."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ BODIES = st.builds('{{"{}": {}}}'.format, st.sampled_from(SCHEMA.names), st.one_
 
 
 def parsed(text: str) -> Any:
-    """JSON with exact numbers."""
+    """The JSON text parsed with exact numbers."""
     return json.loads(text, parse_int=Decimal, parse_float=Decimal)
 
 
@@ -146,7 +146,7 @@ def test_stored_values_equal_sent_values(body: str) -> None:
     [
         ("tiny", "-128", -128),
         ("big", "9223372036854775807", 2**63 - 1),
-        ("double", "0.10000000000000001", 0.1),  # as printf("%.17g") writes it
+        ("double", "0.10000000000000001", 0.1),  # in the format of printf("%.17g")
         ("double", '"-Infinity"', -float("inf")),
         ("float", "0.1", float(numpy.float32(0.1))),
         ("decimal", '"-1.5e1"', Decimal("-15")),
@@ -159,7 +159,7 @@ def test_stored_values_equal_sent_values(body: str) -> None:
         ("inner", "{}", {"days": None, "float": None}),
     ],
 )  # fmt: skip
-def test_accepted_values(field: str, value: str, stored: object) -> None:
+def test_valid_values_are_accepted(field: str, value: str, stored: object) -> None:
     assert JsonReader(SCHEMA).read(f'\n\t {{"{field}": {value}, "more": 1e999}}\r\n'.encode())[field] == stored
 
 
@@ -220,12 +220,12 @@ def test_inexact_values_are_rejected(field: str, value: str, kind: str) -> None:
     ],
     ids=_short,
 )
-def test_reasons(body: bytes | None, reason: str) -> None:
+def test_rejection_has_a_reason(body: bytes | None, reason: str) -> None:
     assert _reason(SCHEMA, body) == reason
 
 
 def test_objects_with_too_many_unset_fields_are_rejected() -> None:
-    """330,000 empty objects, 1 MB, ended the JVM at each start."""
+    """330,000 empty objects (1 MB) crashed the JVM at every start."""
     item = T.StructType([T.StructField(f"f{number}", T.IntegerType()) for number in range(60)])
     reader = JsonReader(T.StructType([T.StructField("items", T.ArrayType(item))]))
 
@@ -247,6 +247,6 @@ def test_not_null_is_checked_at_any_depth() -> None:
     )
 
 
-def test_unsupported_types() -> None:
+def test_unsupported_types_are_rejected() -> None:
     with pytest.raises(ValueError, match="JSON cannot be parsed as variant; use STRING"):
         JsonReader(_fields(xs=T.ArrayType(T.VariantType())))

@@ -1,4 +1,4 @@
-"""Settings of the jobs: errors are one line, before anything starts."""
+"""Settings of the jobs: errors are one line and occur before anything starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(kind: type[JobSettings], texts: dict[str, str], **more: str) -> Any:
     return kind.read(conf, {name: os.environ[name] for name in (SECRET, SINK_SECRET) if name in os.environ})
 
 
-def assert_refused(
+def assert_rejected(
     kind: type[JobSettings], texts: dict[str, str], condition: str, parameters: dict[str, str], **more: str
 ) -> None:
     patterns = {name: re.compile(re.escape(text).replace(r"\*", ".*")) for name, text in parameters.items()}
@@ -92,22 +92,22 @@ REQUIRED, UNKNOWN, EXPOSED = "EHB_OPTION_REQUIRED", "EHB_OPTION_UNKNOWN", "EHB_S
         ({"source.leaseTable": "/leases"}, UNKNOWN, {"option": PREFIX + "source.leaseTable", "where": "spark.read"}),
     ],
 )
-def test_batch_to_delta_refuses_invalid_settings(
+def test_batch_to_delta_rejects_invalid_settings(
     texts: dict[str, str], condition: str, parameters: dict[str, str]
 ) -> None:
-    assert_refused(BatchToDelta, BATCH, condition, parameters, **texts)
+    assert_rejected(BatchToDelta, BATCH, condition, parameters, **texts)
 
 
 PARSE = {"table": "/t", "rejected": "/r", "schema": "id STRING", "trigger": "1 s"}
 PARSE |= {"checkpointLocation": "/c", "source.leaseTable": "/leases"}
 
 
-def test_schema_in_a_file(tmp_path: Path) -> None:
+def test_schema_can_be_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema"
     file.write_text("id STRING, key STRUCT<token: STRING>\n")
     assert read(ParseToDelta, PARSE, schema=f"file:{file}").schema == "id STRING, key STRUCT<token: STRING>"
     missing = {"option": PREFIX + "schema", "allowed": "(No such file or directory)"}
-    assert_refused(ParseToDelta, PARSE, INVALID, missing, schema=f"file:{file}s")
+    assert_rejected(ParseToDelta, PARSE, INVALID, missing, schema=f"file:{file}s")
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_schema_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_parse_to_delta_refuses_invalid_settings(
+def test_parse_to_delta_rejects_invalid_settings(
     texts: dict[str, str], condition: str, parameters: dict[str, str]
 ) -> None:
-    assert_refused(ParseToDelta, PARSE, condition, parameters, **texts)
+    assert_rejected(ParseToDelta, PARSE, condition, parameters, **texts)
 
 
 COPY = {"checkpointLocation": "/c", "trigger": "1 s", "source.leaseTable": "/leases"}
@@ -188,20 +188,20 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
         ),
     ],
 )
-def test_copy_hub_refuses_invalid_settings(
+def test_copy_hub_rejects_invalid_settings(
     texts: dict[str, str], condition: str, parameters: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINK_SECRET, OTHER)
     assert read(CopyHub, COPY | {"unsendable": "/u"}).sink["connectionString"] == f"env:{SINK_SECRET}"
-    assert_refused(CopyHub, COPY, condition, parameters, **texts)
+    assert_rejected(CopyHub, COPY, condition, parameters, **texts)
 
 
-def test_sink_without_credentials_is_refused() -> None:
+def test_sink_without_credentials_is_rejected() -> None:
     parameters = {"option": f"{SINK_SECRET} or {PREFIX}sink.fullyQualifiedNamespace"}
-    assert_refused(CopyHub, COPY, REQUIRED, parameters)
+    assert_rejected(CopyHub, COPY, REQUIRED, parameters)
 
 
-def test_unknown_prefix_is_refused() -> None:
+def test_unknown_prefix_is_rejected() -> None:
     with raises(SettingError, UNKNOWN, option="'spark.ehbalance.jobs.table'"):
         CopyHub.read({"spark.ehbalance.jobs.table": "/t"}, {})
 
@@ -217,6 +217,6 @@ def test_unknown_prefix_is_refused() -> None:
         ("events", "/x/events", False),
     ],
 )
-def test_overlap_recognises_spellings_of_one_table(table: str, rejected: str, expected: bool) -> None:
+def test_overlap_recognizes_spellings_of_the_same_table(table: str, rejected: str, expected: bool) -> None:
     assert overlap(table, rejected) is expected
     assert overlap(rejected, table) is expected

@@ -1,4 +1,4 @@
-"""Settings and main program of a job; secrets in properties are refused and not repeated."""
+"""Settings and main program of a job; secrets in properties are rejected and not repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(conf: dict[str, str]) -> Settings:
     return Settings.read(CONF | conf, {SECRET: STRING})
 
 
-def test_spark_connect_is_refused_in_one_line() -> None:
+def test_spark_connect_is_rejected_in_one_line() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "jobs.stream_to_delta"],
         env={**os.environ, "SPARK_REMOTE": "sc://localhost"},
@@ -57,7 +57,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
     ],
 )
-def test_secret_in_any_property_is_refused_and_not_repeated(name: str, value: str) -> None:
+def test_secret_in_any_property_is_rejected_and_not_repeated(name: str, value: str) -> None:
     with pytest.raises(SettingError) as caught:
         read({name: value})
     assert KEY.rstrip("=") not in str(caught.value)
@@ -91,7 +91,7 @@ def test_invalid_setting_ends_the_job_before_spark_starts(
     assert line.startswith(f"Error: [EHB_OPTION_INVALID] {PREFIX}trigger='soon' ")
 
 
-def test_single_line_of_an_error_in_the_jvm() -> None:
+def test_jvm_error_is_reported_on_one_line() -> None:
     error = RuntimeError(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Return Message: Traceback (most recent call last):\n"
         '  File "clientserver.py", line 644, in _call_proxy\n'
@@ -123,7 +123,9 @@ def test_writer_options_are_passed_on() -> None:
         ("trigger", " ", "EHB_OPTION_REQUIRED", {"reason": "availableNow or "}),
     ],
 )
-def test_invalid_unknown_and_missing_settings(name: str, text: str, condition: str, parameter: dict[str, str]) -> None:
+def test_invalid_unknown_and_missing_settings_are_rejected(
+    name: str, text: str, condition: str, parameter: dict[str, str]
+) -> None:
     patterns = {key: re.compile(re.escape(value)) for key, value in parameter.items()}
     with raises(SettingError, condition, option=re.compile(re.escape(PREFIX + name) + "'?$"), **patterns):
         read({PREFIX + name: text})
@@ -132,7 +134,7 @@ def test_invalid_unknown_and_missing_settings(name: str, text: str, condition: s
 @pytest.mark.parametrize(
     "name", [PREFIX + "table", PREFIX + "checkpointLocation", SOURCE + "leaseTable", SOURCE + "LEASETABLE"]
 )
-def test_relative_path_needs_a_local_master(name: str) -> None:
+def test_relative_path_requires_a_local_master(name: str) -> None:
     conf = {key: value for key, value in CONF.items() if key.lower() != name.lower()} | {name: "data/x"}
     for local in ({}, {"spark.master": "local[*]"}):
         Settings.read(conf | local, {SECRET: STRING})

@@ -1,4 +1,4 @@
-"""Prometheus' promtool, if installed, and requests for pages of metrics."""
+"""Runs Prometheus' promtool, if installed, and requests metrics pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-#: Skips without promtool, unless CI requires it.
+#: Skips a test without promtool unless CI requires it.
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None and os.environ.get("EHBALANCE_REQUIRE_PROMETHEUS") != "1",
     reason="promtool, of Debian's package prometheus, is not installed",
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def scrape_page(port: int) -> str:
-    """The page of metrics served at `port`."""
+    """The metrics page served at `port`."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return str(answer.read().decode())
 

@@ -1,4 +1,4 @@
-"""Each alert fires on its fault and no other: promtool evaluates the rules on generated series."""
+"""Every alert fires only on its fault: promtool evaluates the rules on generated series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _A, _B = 'group="g",member="a"', 'group="g",member="b"'
 _P = f'{_A},partition="0"'
 _CLOCK = f"0+60x{MINUTES}"  # the current time
 
-#: Two queries without faults; `b` runs batches of half an hour. promtool's clock begins at 0.
+#: Two healthy queries; `b` runs batches of half an hour. promtool's clock starts at 0.
 HEALTHY = {
     f"ehbalance_store_available{{{_A}}}": f"1x{MINUTES}",
     f"ehbalance_store_available{{{_B}}}": f"1x{MINUTES}",
@@ -66,7 +66,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Expressions of the rules and of the dashboard, as Grafana sends them."""
+    """The expressions in the rules and the dashboard, as Grafana sends them."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     panel_expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     return [rule["expr"] for rule in rules()] + [

@@ -1,4 +1,4 @@
-"""Slow and silent peers, and Host headers, at the port of the metrics; the dashboard uses the same server."""
+"""Slow and silent clients and Host headers at the metrics port; the dashboard uses the same server."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_slow_request_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> N
 
         def ended() -> bool:
             with contextlib.suppress(ConnectionError):
-                peer.send(b"G")  # each byte comes in time
+                peer.send(b"G")  # every byte arrives in time
             return is_closed(peer)
 
         wait_until(ended, "the connection is closed")
 
 
 @pytest.mark.parametrize(("host", "code"), [("0.0.0.0", 200), ("127.0.0.2", 400), ("localhost", 400)])
-def test_host_header_is_checked_on_loopback_only(host: str, code: int, port: int) -> None:
+def test_host_header_is_checked_only_on_loopback(host: str, code: int, port: int) -> None:
     assert [status(port, host) for host in (None, f"localhost:{port}", f"127.0.0.1:{port}")] == [200] * 3
     assert [status(port, host) for host in ("example.org", f"example.org:{port}", "")] == [400] * 3
     with contextlib.closing(MetricsServer(host, free_port(), tuple)) as server:

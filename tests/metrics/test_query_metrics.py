@@ -1,4 +1,4 @@
-"""Metrics of a query, with the real client, the emulator and a Delta table."""
+"""A query's metrics, with the real client, the emulator and a Delta table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 
 def value(page: str, name: str, **labels: str) -> float:
-    """The value of the only series of that name with these labels."""
+    """The value of the only series with this name and these labels."""
     series = [line for line in page.splitlines() if line.startswith(f"ehbalance_{name}{{")]
     (match,) = (line for line in series if all(f'{label}="{text}"' in line for label, text in labels.items()))
     return float(match.rpartition(" ")[2])

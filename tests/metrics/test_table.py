@@ -1,4 +1,4 @@
-"""Samples of a lease table."""
+"""Metrics derived from a lease table."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SNAPSHOT = Snapshot(
 
 
 def values(samples: list[Sample], name: str) -> dict[tuple[str, ...], float]:
-    """Values of one metric by its labels without the group."""
+    """Labels without the group → value of a metric."""
     return {sample.labels[1:]: sample.value for sample in samples if sample.metric.name == f"ehbalance_{name}"}
 
 
-def test_lag_by_partition_and_owner() -> None:
+def test_lag_is_reported_by_partition_and_owner() -> None:
     samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert {sample.labels[0] for sample in samples} == {"ns/hub/$default"}
     assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
-    # Partition 1 was read since: the time of its next event is unknown.
+    # Partition 1 was read since, so the time of its next event is unknown.
     assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
     assert values(samples, "stalled") == {("a", "0"): 0, ("a", "1"): 0, ("", "2"): 0, ("b\\x1b", "3"): 3}
 
 
-def test_group_and_member_samples() -> None:
+def test_group_and_members_are_reported() -> None:
     samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert values(samples, "partitions") == {(): 4}
     assert values(samples, "unowned_partitions") == {(): 1}

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the command line."""
+"""Fixtures for tests of the command line."""
 
 from __future__ import annotations
 

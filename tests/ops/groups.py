@@ -1,4 +1,4 @@
-"""A group on the command line: its lease table, the event hub of an emulator that checks keys, and `ehbalance`."""
+"""A group for tests of commands: a lease table, an emulator that checks keys, and the command `ehbalance`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ops.command import Command, Outcome
 
 HUB = "hub"
 
-#: The commands that take options of the event hub.
+#: The commands that accept options for the event hub.
 _HUB_COMMANDS = {"init", "seek"}
 
 
@@ -26,7 +26,7 @@ def state(table: Path) -> Snapshot:
 
 
 def change(table: Path, /, **parts: Any) -> None:
-    """Replace parts of the state; of `leases` and `members` those that are given."""
+    """Replace parts of the state; in `leases` and `members`, only the given entries."""
     with DeltaStore(str(table)) as store:
         base = store.read()
         merged = {name: {**getattr(base, name), **parts[name]} for name in ("leases", "members") if name in parts}
@@ -45,7 +45,7 @@ def history(table: Path) -> list[OwnershipChange]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs commands for the lease table at `table`, with the arguments `connection` if they use the hub."""
+    """Runs commands on the lease table at `table`, with the arguments `connection` if they use the hub."""
 
     ehbalance: Command
     table: Path
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def positions(self) -> dict[str, int]:
-        """The sequence number at which reading of each partition continues."""
+        """Partition → the sequence number at which reading continues."""
         return {p: lease.checkpoint.next for p, lease in self.state.leases.items() if lease.checkpoint}
 
 

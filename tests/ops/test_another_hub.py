@@ -1,4 +1,4 @@
-"""Commands with a lease table that contains positions of an earlier hub with the same name."""
+"""Commands on a lease table with positions in an earlier hub of the same name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ops.groups import HUB, Group, fill
 
 @pytest.fixture
 def old_group(group: Group, emulator: Emulator, tmp_path: Path) -> Group:
-    """A group with a position in each partition, whose hub was recreated."""
+    """A group with a position in every partition whose hub was recreated."""
     (tmp_path / "first.json").write_text('{"0": 10, "1": 20, "2": 30, "3": 40}')
     fill(emulator, 100)
     group.done("init", "--positions", tmp_path / "first.json")
@@ -26,7 +26,7 @@ def old_group(group: Group, emulator: Emulator, tmp_path: Path) -> Group:
     return group
 
 
-def test_a_table_of_another_hub_is_rejected(old_group: Group, tmp_path: Path) -> None:
+def test_table_of_another_hub_is_rejected(old_group: Group, tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"0": 5}')
     before = old_group.state
     for command in ("init", "seek 0 --to earliest --force", f"seek --positions {tmp_path}/p.json"):

@@ -1,4 +1,4 @@
-"""Names and reasons that others wrote into a lease table cannot control a terminal or a browser."""
+"""Names and reasons that others wrote to a lease table cannot control a terminal or a browser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.text import plain, plain_lines
 from tests.ops.command import Command
 
-#: A window's title, a colour in one byte, a return over the line, bidirectional overrides, nothing visible, a new line.
+#: A window title, a one-byte colour code, a carriage return, bidirectional overrides, invisible text, a new line.
 HOSTILE = "\x1b]0;owned\x07\x1b[2k\x9b31m\rann\b\x7f\u202egnp.exe\u2066\u200b\u2028\n\x00[red]<img src=x>"
 
 
@@ -62,26 +62,28 @@ def harmless(text: str) -> bool:
         ["maintain"],
     ],
 )
-def test_no_command_prints_them_raw(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
+def test_commands_never_print_hostile_text_raw(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
     outcome = ehbalance(arguments[0], hostile, *arguments[1:])
     assert outcome.out + outcome.err
     assert harmless(outcome.out + outcome.err)
 
 
-def test_tables_show_them_as_escapes(ehbalance: Command, hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_display_hostile_text_as_escapes(
+    ehbalance: Command, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "3000")
     assert ehbalance("status", hostile).out.count(plain(HOSTILE)) == 10
     assert ehbalance("history", hostile).out.count(plain(HOSTILE)) == 10
 
 
-def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
+def test_json_contains_hostile_text_unchanged(ehbalance: Command, hostile: Path) -> None:
     for command in ("status", "history"):
         printed = ehbalance(command, hostile, "--json").out
         assert harmless(printed)
         assert json.dumps(named("ann")) in printed
 
 
-def test_errors_and_logs_contain_escapes_only() -> None:
+def test_errors_and_logs_contain_only_escapes() -> None:
     reason = f"first {HOSTILE}\nsecond"
     error = EhBalanceError("EHB_COMMAND_REJECTED", reason=reason)
     assert (str(error), error.reason) == (

@@ -43,7 +43,7 @@ def test_init_reads_the_connection_from_the_environment(
         (["--network", f"httpProxy=http://me:{KEY}@host:80"], ("EHB_SECRET_EXPOSED", "An argument")),
     ],
 )
-def test_init_with_an_invalid_option(
+def test_init_rejects_an_invalid_option(
     ehbalance: Command, table: Path, arguments: list[str], values: tuple[str, ...]
 ) -> None:
     error = ehbalance.fails(2, "init", table, *arguments)
@@ -52,7 +52,7 @@ def test_init_with_an_invalid_option(
     assert not table.exists()
 
 
-def test_init_with_invalid_names(group: Group, ehbalance: Command, table: Path) -> None:
+def test_init_rejects_invalid_names(group: Group, ehbalance: Command, table: Path) -> None:
     assert "[EHB_OPTION_INVALID] transportType='udp'" in group.fails(2, "init", "--network", "transportType=udp")
     assert "consumerGroup='a b'" in group.fails(2, "init", "--consumer-group", "a b")
     assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *group.connection)
@@ -73,13 +73,13 @@ def test_init_with_invalid_names(group: Group, ehbalance: Command, table: Path) 
         ["--consumer-group", f"sig={KEY}"],
     ],
 )
-def test_a_secret_in_the_arguments_is_rejected_and_not_shown(group: Group, table: Path, arguments: list[str]) -> None:
+def test_secret_in_the_arguments_is_rejected_and_hidden(group: Group, table: Path, arguments: list[str]) -> None:
     for command in ("init", "status", "history", "maintain"):
         group.fails(2, command, *arguments)
     assert not table.exists()
 
 
-def test_a_secret_storage_option_is_a_reference(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_storage_option_must_be_a_reference(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     message = group.fails(2, "init", "--storage-option", "account_key=env:LEASES_KEY")
     assert "[EHB_SECRET_UNAVAILABLE] storageOptions.account_key='env:LEASES_KEY'" in message
     monkeypatch.setenv("LEASES_KEY", KEY)

@@ -28,14 +28,14 @@ def test_version_matches_the_installed_package(ehbalance: Command) -> None:
 @pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)  # type: ignore[attr-defined]
 def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")  # not shown
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")  # hidden
     printed = ehbalance(command.name, "--help").out
     assert "…" not in printed, "nothing is cut"
     assert {name for parameter in command.params for name in parameter.opts} <= {*printed.replace("...", " ").split()}
     assert printed.count("\n") <= 50
 
 
-def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path: Path) -> None:
+def test_installed_command_prints_json_and_returns_exit_codes(used: Group, tmp_path: Path) -> None:
     good = subprocess.run([INSTALLED, "status", used.table, "--json"], capture_output=True, text=True, timeout=60)
     assert (good.returncode, good.stderr) == (0, "")
     assert json.loads(good.stdout)["eventHub"] == "hub"
@@ -47,7 +47,7 @@ def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path:
     assert KEY not in wrong.stderr
 
 
-def test_the_emulator_takes_no_key_as_an_argument(ehbalance: Command) -> None:
+def test_emulator_rejects_a_key_as_an_argument(ehbalance: Command) -> None:
     key = "VGhlS2V5T2ZUaGVFbXVsYXRvcg=="
     command = ("emulator", "--port", -1, "--sas-key")  # never starts
     assert_error(ehbalance.fails(2, *command, f"reader={key}"), "EHB_SECRET_EXPOSED", "An argument")

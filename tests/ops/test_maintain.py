@@ -13,7 +13,7 @@ from tests.lease_table.store_conformance import ANN, GROUP, filled
 from tests.ops.command import Command
 
 
-def test_a_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
+def test_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
     table = str(tmp_path / "leases")
     with DeltaStore(table) as store:
         filled(store, ANN, owned=("0",))
@@ -38,7 +38,7 @@ def test_a_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_table_that_cannot_be_cleaned_up_is_an_error(
+def test_failed_clean_up_is_an_error(
     ehbalance: Command, tmp_path: Path, table: str | None, options: tuple[str, ...], code: int, error: str
 ) -> None:
     assert error in ehbalance.fails(code, "maintain", table or tmp_path / "none", *options)

@@ -1,4 +1,4 @@
-"""`ehbalance metrics`. `tests/metrics/test_scrape.py` has a real Prometheus scrape it."""
+"""`ehbalance metrics`; `tests/metrics/test_scrape.py` scrapes it with a real Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands reach the hub in other ways with `--network`."""
+"""Commands reach the hub over other routes with `--network`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_init_and_seek_by_websocket_through_a_proxy(
         options = ("httpProxy=env:HUB_PROXY", "customendpointaddress=hub.test", f"caFile={secure.ca_file}")
         way = [argument for option in options for argument in ("--network", option)]
         assert "the hub has 2 partitions" in ehbalance("init", table, *hub, *way).out
-        change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # as a query leaves it
-        # a time takes a receiver
+        change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # in the state that a query leaves
+        # resolving a time needs a receiver
         done = ehbalance("seek", table, "--all", "--to", "2020-01-01T00:00:00Z", *hub, *way)
         assert (done.code, done.err) == (0, "")
         assert "Partition 0 continues at sequence number 0." in done.out

@@ -21,7 +21,7 @@ from tests.ops.groups import Group, change, fill, history
 
 @pytest.fixture
 def leases(group: Group, emulator: Emulator) -> Group:
-    """A group of ann, who owns partition 0, and bob; partition 1 is unowned. Each partition has ten events."""
+    """A group of ann, who owns partition 0, and bob; partition 1 is unowned. Both partitions have ten events."""
     fill(emulator, 10)
     group("init")
     partitions = {"0": Lease("0", "ann", 3, checkpoint=Position(4)), "1": Lease("1", None, 2, checkpoint=Position(7))}
@@ -32,7 +32,7 @@ def leases(group: Group, emulator: Emulator) -> Group:
     return group
 
 
-def test_a_transfer_requests_a_handover(leases: Group) -> None:
+def test_transfer_requests_a_handover(leases: Group) -> None:
     printed = leases.done("transfer", "0", "--to", "bob", "--why", "upgrade", "--handover-timeout", "5s")
     assert printed == "Partition 0 moves to bob: ann hands it over within 5 s.\n"
     lease = leases.state.leases["0"]
@@ -54,7 +54,7 @@ def test_pinning_and_unpinning(leases: Group) -> None:
     assert_error(leases.fails(1, "pin", "0", "--remove"), "EHB_COMMAND_REJECTED", "partition 0 is not pinned", "1")
 
 
-def test_an_invalid_order_is_rejected_and_changes_nothing(leases: Group) -> None:
+def test_invalid_order_is_rejected_and_changes_nothing(leases: Group) -> None:
     before = leases.state
     for command, *more in (["transfer", "0", "--to", "eve"], ["pin", "7", "--to", "bob"], ["drain", "eve"]):
         error = leases.fails(1, command, *more)
@@ -64,7 +64,7 @@ def test_an_invalid_order_is_rejected_and_changes_nothing(leases: Group) -> None
     assert history(leases.table) == []
 
 
-def test_an_order_that_concerns_a_dead_member_warns(leases: Group) -> None:
+def test_order_involving_a_dead_member_warns(leases: Group) -> None:
     dead = replace(leases.state.members["bob"], renewed_at_ms=now_ms() - 3_600_000)
     change(leases.table, leases={"1": replace(leases.state.leases["1"], owner="bob")}, members={"bob": dead})
     for command in ("pin 0 --to bob", "drain bob", "drain bob --undo", "seek 1 --to 3 --force"):
@@ -74,7 +74,7 @@ def test_an_order_that_concerns_a_dead_member_warns(leases: Group) -> None:
     assert leases("pin", "0", "--to", "ann").err == ""
 
 
-def test_an_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
+def test_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
     new = replace(leases, table=tmp_path / "new")
     new.done("init")
     assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_COMMAND_REJECTED", "startingPosition")
@@ -135,7 +135,7 @@ def test_seek_in_an_owned_partition_requires_force(leases: Group) -> None:
         ),
     ],
 )
-def test_an_invalid_seek_is_rejected(
+def test_invalid_seek_is_rejected(
     leases: Group, arguments: list[str], code: int, condition: str, values: tuple[str, ...]
 ) -> None:
     before = leases.state
@@ -173,7 +173,7 @@ def test_history_contains_authors_and_reasons_of_orders(leases: Group) -> None:
     assert "operator:" in shown
 
 
-def test_an_unwritable_history_is_a_warning(leases: Group) -> None:
+def test_unwritable_history_is_a_warning(leases: Group) -> None:
     make_unwritable(leases.table)
     outcome = leases("pin", "0", "--to", "bob")
     assert outcome.code == 0

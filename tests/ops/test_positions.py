@@ -1,4 +1,4 @@
-"""`ehbalance positions`, and its output in `init` and `seek`."""
+"""`ehbalance positions`, and its output as the input of `init` and `seek`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "positions.json"
 
 
-def test_positions_of_a_lease_table_create_another_one(
+def test_lease_table_can_be_created_from_anothers_positions(
     group: Group, ehbalance: Command, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.done("init")
@@ -55,10 +55,10 @@ def test_positions_of_a_lease_table_create_another_one(
     assert {(change.event, change.why) for change in history(other.table)} == {("Restore", "init --positions")}
 
 
-def test_checkpoints_of_a_groups_queries_give_lossless_positions(
+def test_queries_checkpoints_yield_lossless_positions(
     group: Group, ehbalance: Command, tmp_path: Path, file: Path
 ) -> None:
-    """Of partition 1 the query `b` has the later epoch; the table may have cut short each batch that was read last."""
+    """Query `b` has the later epoch for partition 1; the last batch of either query might have been cut short."""
     held = {"2": EpochPosition(5, 50)}
     first, second = batch("a", p0=(1, 10, 30), p1=(2, 0, 90)), batch("a", p0=(1, 30, 70))
     second = replace(second, other_positions=held, checkpoints={"0": 10})
@@ -76,7 +76,7 @@ def test_checkpoints_of_a_groups_queries_give_lossless_positions(
     assert group.positions == {"0": 10, "1": 20, "2": 50, "3": 0}
 
 
-def test_a_query_without_a_lease_table_has_exact_positions(ehbalance: Command, tmp_path: Path) -> None:
+def test_query_without_a_lease_table_has_exact_positions(ehbalance: Command, tmp_path: Path) -> None:
     alone = batch("a", None, p0=(0, 0, 40), p1=(0, 7, 7))
     assert json.loads(ehbalance.succeeds("positions", spark_folder(tmp_path / "one", alone)).out) == {
         "hub": {"name": HUB}, "0": {"next": 40}, "1": {"next": 7},
@@ -112,7 +112,7 @@ def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) 
     assert "one of the event hubs hub, other" in ehbalance.fails(2, "positions", *hubs, "--event-hub-name", "third")
 
 
-def test_a_query_of_the_scala_connector_continues(group: Group, ehbalance: Command, tmp_path: Path, file: Path) -> None:
+def test_scala_connectors_query_can_be_continued(group: Group, ehbalance: Command, tmp_path: Path, file: Path) -> None:
     folder = scala_folder(
         tmp_path / "old", {"Hub": {0: 10, 1: 0, 2: 100}}, {"Hub": {0: 30, 1: 9, 2: 100}}, unfinished=1
     )
@@ -121,14 +121,14 @@ def test_a_query_of_the_scala_connector_continues(group: Group, ehbalance: Comma
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
     assert group.positions == {"0": 10, "1": 0, "2": 100, "3": 0}
-    error = ehbalance.fails(2, "positions", folder)  # Kafka's source writes the same files
+    error = ehbalance.fails(2, "positions", folder)  # the Kafka source writes the same files
     assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "--scala-connector", "Spark's Kafka source")
     (folder / "commits" / "0").unlink()
     error = ehbalance.fails(2, "positions", folder, "--scala-connector")
     assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "no batch is finished", "sources/0/0")
 
 
-def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Path) -> None:
+def test_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Path) -> None:
     for name in ("50% of it", "a%20b", "[x] {y}", "h#i ü?*"):
         folder = spark_folder(tmp_path / name, batch("a", p0=(1, 10, 20)))
         for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
@@ -146,7 +146,7 @@ def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Pa
         ),
     ],
 )
-def test_an_invalid_source_is_rejected(ehbalance: Command, source: str, error: str) -> None:
+def test_invalid_source_is_rejected(ehbalance: Command, source: str, error: str) -> None:
     assert error in " ".join(ehbalance.fails(2, "positions", source).split())
 
 
@@ -163,11 +163,13 @@ def test_damaged_offsets_and_an_empty_folder_are_rejected(ehbalance: Command, tm
         assert message in ehbalance("positions", folder).err
 
 
-def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: Command, tmp_path: Path) -> None:
+def test_version_2_offset_log_is_read_by_source_name(ehbalance: Command, tmp_path: Path) -> None:
     one, two = (batch("a", p0=(1, start, start + 10)) for start in (10, 20))
     folder = spark_folder(tmp_path / "named", one, two)
     for number, end in enumerate((one, two)):
-        lines = ["other:-", f"events:{json.dumps(end.to_json())}"][:: 1 - 2 * number]  # Spark's order is a map's
+        lines = ["other:-", f"events:{json.dumps(end.to_json())}"][
+            :: 1 - 2 * number
+        ]  # Spark writes the map in arbitrary order
         (folder / "offsets" / str(number)).write_text("\n".join(["v2", "{}", *lines]))
     assert json.loads(ehbalance("positions", folder).out)["0"] == {"next": 20}
 

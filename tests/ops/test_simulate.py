@@ -20,7 +20,7 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_default_is_one_strategy_as_a_table(ehbalance: Command, mine: Path) -> None:
+def test_default_output_is_a_table_for_one_strategy(ehbalance: Command, mine: Path) -> None:
     outcome = ehbalance("simulate", "--scenario", mine, "--seed", 3)
     assert outcome.code == 0
     assert "mine: a custom scenario." in outcome.out
@@ -31,7 +31,7 @@ def test_the_default_is_one_strategy_as_a_table(ehbalance: Command, mine: Path) 
     assert rows["events read again"] == "0"
 
 
-def test_compare_shows_all_strategies_side_by_side(
+def test_compare_displays_all_strategies_side_by_side(
     ehbalance: Command, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -41,13 +41,13 @@ def test_compare_shows_all_strategies_side_by_side(
     assert "…" not in outcome.out, "nothing is cut off"
 
 
-def test_json_of_a_ready_made_scenario(ehbalance: Command) -> None:
+def test_predefined_scenario_as_json(ehbalance: Command) -> None:
     result = json.loads(ehbalance("simulate", "--scenario", "join", "--json").out)
     assert (result["scenario"], result["strategy"], result["partitions"]) == ("join", DEFAULT_STRATEGY, 32)
     assert result["moves"] == result["fewest_moves"] == 11
 
 
-def test_an_invalid_option_is_an_error(ehbalance: Command) -> None:
+def test_invalid_option_is_an_error(ehbalance: Command) -> None:
     for option, value, allowed in (
         ("--strategy", "best", "one of balanced, cooperative"),
         ("--scenario", "nowhere", "a TOML file, or one of "),

@@ -23,7 +23,7 @@ from tests.ops.command import assert_error
 from tests.ops.groups import Group, change, record
 
 
-def test_status_for_programs(emulator: Emulator, used: Group) -> None:
+def test_status_as_json(emulator: Emulator, used: Group) -> None:
     state = json.loads(used.done("status", "--json"))
     group = [state[name] for name in ("namespace", "eventHub", "consumerGroup", "leader")]
     assert group == [f"localhost:{emulator.port}", "hub", "$default", "alice"]
@@ -54,7 +54,7 @@ def test_reading_commands_write_nothing(used: Group) -> None:
     assert files() == before
 
 
-def test_status_for_people(used: Group) -> None:
+def test_status_as_a_table(used: Group) -> None:
     printed = used.done("status")
     assert "hub/$default, 2 members" in printed
     rows = {line.split("│")[1].strip(): line for line in printed.splitlines() if line.count("│") > 3}
@@ -64,7 +64,7 @@ def test_status_for_people(used: Group) -> None:
 
 
 def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the age of the running batch, because the load of a hanging query looks idle."""
+    """Includes the age of the running batch, because a hanging query's load looks idle."""
     monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
     base = used.state
     lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
@@ -116,7 +116,7 @@ NOW_MS = 1_770_000_100_000
 
 
 def set_lags(used: Group) -> None:
-    """Set lags: partition 0 ten events and 90 s, partition 1 none 3 min ago; the others are unknown."""
+    """Set lags: ten events and 90 s for partition 0, none as of 3 min ago for partition 1; the others are unknown."""
     leases = used.state.leases
     zero = replace(leases["0"], lag=Lag(4712, 4722, NOW_MS - 90_000, NOW_MS - 5_000))
     one = replace(leases["1"], lag=Lag(0, 0, None, NOW_MS - 180_000))
@@ -144,7 +144,7 @@ def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> N
     assert "15 unread events, the oldest at least 90 s old, in 2 of 4" in used.done("status")
 
 
-def test_names_are_never_cut_and_the_least_important_columns_are_dropped_first(
+def test_names_are_never_truncated_and_the_least_important_columns_are_dropped_first(
     used: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
@@ -168,7 +168,7 @@ def test_names_are_never_cut_and_the_least_important_columns_are_dropped_first(
     assert str(2**62 + 1) in done
 
 
-def test_the_shortest_lags_are_hidden_if_the_height_is_too_small(used: Group) -> None:
+def test_shortest_lags_are_hidden_if_the_height_is_too_small(used: Group) -> None:
     set_lags(used)
     console = Console(width=80, file=io.StringIO())
     console.print(status_tables(GroupView(used.state, NOW_MS), 80, 17))
@@ -185,7 +185,7 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-def test_a_missing_table_is_named(group: Group, table: Path) -> None:
+def test_error_names_a_missing_table(group: Group, table: Path) -> None:
     for command in ("status", "history"):
         message = group.fails(1, command)
         assert f"There is no lease table at {table}" in message
@@ -198,7 +198,7 @@ def test_watch_with_json_or_a_partition_is_rejected(used: Group) -> None:
         assert_error(used.fails(2, "status", "--watch", *other), "EHB_OPTIONS_CONFLICT", f"--watch and {other[0]}")
 
 
-def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_about_the_group_and_a_partition_are_displayed(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
     record(used.table, *claims)
     monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)

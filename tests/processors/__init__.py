@@ -1,1 +1,1 @@
-"""Queries in one group with unmodified event processors of the Azure SDKs, by way of the `blob` store."""
+"""Queries share a group with the Azure SDKs' unmodified event processors through the `blob` store."""

@@ -25,7 +25,7 @@ __all__ = ["all_requests", "proxy", "storage"]
 
 @pytest.fixture
 def group(emulator: Emulator, storage: str, tmp_path: Path) -> Iterator[MixedGroup]:
-    """A hub with 12 partitions, and a container for the group's blobs."""
+    """A hub with 12 partitions and a container for the group's blobs."""
     emulator.add_hub("hub", PARTITIONS)
     container = uuid.uuid4().hex
     make_container(storage, container)
@@ -44,7 +44,7 @@ Start = Callable[..., Query]
 
 @pytest.fixture
 def start(options: Options) -> Iterator[Start]:
-    """Starts a query, and waits until it owns `owned` partitions."""
+    """Starts a query and waits until it owns `owned` partitions."""
     queries: list[Query] = []
 
     def begin(finished: StreamOffset | None = None, *, owned: int = 0, **changed: Any) -> Query:
@@ -66,7 +66,7 @@ def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def class_path(pom: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The jars of a project as Maven has them here; nothing is downloaded. Skips the test if one is missing."""
+    """A project's jars from the local Maven repository, without downloads. Skips the test if one is missing."""
     if not (shutil.which("mvn") and shutil.which("javac")):
         pytest.skip("Java's compiler and Maven are needed")
     path = tmp_path_factory.mktemp("java") / "class-path"

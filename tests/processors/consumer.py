@@ -1,6 +1,6 @@
-"""An unmodified `EventHubConsumerClient` in a process of its own: `python -m tests.processors.consumer JSON`.
+"""An unmodified `EventHubConsumerClient` in a separate process: `python -m tests.processors.consumer JSON`.
 
-It appends a line with partition and sequence number to a file for each event, before it checkpoints, until standard
+For every event, it appends a line with partition and sequence number to a file before it checkpoints, until standard
 input ends or it is killed.
 """
 

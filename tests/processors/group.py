@@ -1,4 +1,4 @@
-"""A hub of the emulator, a container of Azurite, and the members of a group that is kept in it."""
+"""An emulated hub, an Azurite container, and the members of a group stored in the container."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.waiting import wait_until
 
 PARTITIONS = 12
 
-#: Balance interval and lease duration of all members, in seconds; the SDKs' are also one to six.
+#: All members' balance interval and lease duration in seconds; the SDKs' ratio is also one to six.
 INTERVAL, EXPIRY = 1.5, 9.0
 
 
 @dataclass
 class Move:
-    """`partition` has another owner, who reads from `first`, the event after the checkpoint then. The former one may
-    have read on from there until it has seen that its ownership has expired: `end` is the number of events at the time
-    `until`, None while that has not come."""
+    """`partition` got a new owner, which reads from `first`, the event after the checkpoint at that time. The former
+    owner can read on until it detects that its ownership expired; `end` is the number of events at that time (`until`),
+    or None before then."""
 
     partition: str
     first: int
@@ -40,7 +40,7 @@ class Move:
 
 @dataclass
 class MixedGroup(Members):
-    """A group of queries and processors. `service` is the address of the storage account, as the members use it."""
+    """A group of queries and processors. `service` is the storage account's address that the members use."""
 
     emulator: Emulator
     service: str
@@ -48,7 +48,7 @@ class MixedGroup(Members):
     folder: Path
     hub: str = "hub"
     connection: str = ""
-    #: More options of all queries: by default the namespace as Python's consumers have it, with its port.
+    #: Extra options for all queries; by default, the namespace with its port, as Python's consumers write it.
     more: dict[str, str] | None = None
     interval: float = INTERVAL
     expiry: float = EXPIRY
@@ -77,7 +77,7 @@ class MixedGroup(Members):
         }
 
     def consumer(self, name: str, strategy: str = "balanced", max_wait_time: float | None = 0.2) -> Member:
-        """A Python consumer. Its batches come after `max_wait_time` seconds, or as soon as there are events."""
+        """A Python consumer. It gets a batch after `max_wait_time` seconds, or as soon as there are events."""
         settings = json.dumps(self._settings(name, strategy) | {"max_wait_time": max_wait_time})
         return self.start(name, sys.executable, "-m", "tests.processors.consumer", settings)
 
@@ -114,7 +114,7 @@ class MixedGroup(Members):
             self.appended[partition] += count
 
     def blobs(self) -> Iterator[tuple[BlobKind, str, dict[str, str] | None]]:
-        """Kind, partition and metadata of each blob of the group."""
+        """(kind, partition, metadata) of the group's blobs."""
         with BlobServiceClient(self.service, KEY) as client:
             for blob in client.get_container_client(self.container).list_blobs(include=["metadata"]):
                 (group,) = groups([blob.name])
@@ -122,11 +122,11 @@ class MixedGroup(Members):
                     yield *parsed, blob.metadata
 
     def owners(self) -> dict[str, str | None]:
-        """Partition → its owner by the blobs."""
+        """Partition → its owner according to the blobs."""
         return {partition: owner(metadata) for kind, partition, metadata in self.blobs() if kind is BlobKind.OWNERSHIP}
 
     def checkpoints(self) -> dict[str, int]:
-        """Partition → the sequence number of its checkpoint, without those that have none, or before the start."""
+        """Partition → its checkpoint's sequence number; omits partitions without one or with one before the start."""
         found = {p: checkpoint(metadata).position for kind, p, metadata in self.blobs() if kind is BlobKind.CHECKPOINT}
         return {p: event.sequence_number for p, event in found.items() if event and event.sequence_number >= 0}
 
@@ -137,7 +137,7 @@ class MixedGroup(Members):
         wait_until(lambda: self.counts() == sorted(counts), f"the owners have {counts}", timeout)
 
     def stays(self, seconds: float) -> bool:
-        """Whether no partition moves for so long, looked at five times an interval."""
+        """Whether no partition moves for this long, checked five times per interval."""
         before, end = self.owners(), time.monotonic() + seconds
         while time.monotonic() < end:
             if self.owners() != before:
@@ -147,17 +147,17 @@ class MixedGroup(Members):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Note all `moves`."""
+        """Record all `moves`."""
         before: dict[str, tuple[str | None, int]] = {}
 
         def look() -> None:
             nonlocal before
             now = self._owners_and_next()
             for partition, (owner_now, next_now) in now.items():
-                # Between two looks there may have been another owner, also before the first one that was seen.
+                # There might have been other owners between two checks, and before the first check.
                 owner_before, next_before = before.get(partition, (None, next_now))
                 if owner_before != owner_now:
-                    # The former owner looks once in an interval; seconds later on a machine with much else to do.
+                    # The former owner reads once per interval, and seconds later on a busy machine.
                     until = time.monotonic() + 2 * self.expiry
                     self.moves.append(Move(partition, min(next_before, next_now), until))
             for move in self.moves:
@@ -169,7 +169,7 @@ class MixedGroup(Members):
             yield
 
     def _owners_and_next(self) -> dict[str, tuple[str | None, int]]:
-        """Partition → its owner, and the event after its checkpoint."""
+        """Partition → (its owner, the event after its checkpoint)."""
         owners: dict[str, str | None] = {}
         numbers: dict[str, int] = {}
         for kind, partition, metadata in self.blobs():
@@ -180,8 +180,8 @@ class MixedGroup(Members):
         return {partition: (owner, numbers.get(partition, 0)) for partition, owner in owners.items()}
 
     def check_read_twice(self) -> int:
-        """How many events were read more than once, each of them where a partition was moved: not before the checkpoint
-        that it had then, nor after the former owner has seen that its ownership has expired."""
+        """The number of events that were read more than once. Asserts that a move explains each of them: it lies after
+        the checkpoint at that time, and before the former owner detected that its ownership had expired."""
         twice = [event for event, times in self.read_events().items() if times > 1]
         unexplained = [event for event in twice if not any(_explains(move, *event) for move in self.moves)]
         assert not unexplained, f"read twice where no partition has moved: {unexplained}; moves: {self.moves}"
@@ -189,7 +189,7 @@ class MixedGroup(Members):
 
     @contextlib.contextmanager
     def producing(self) -> Iterator[None]:
-        """Events come all the time, 20 a second in each partition."""
+        """Sends 20 events a second to every partition."""
         with repeating(0.05, lambda: self.append(1)):
             yield
 

@@ -1,4 +1,4 @@
-"""Invariants of a group of two processors and two queries."""
+"""Invariants of a group with two processors and two queries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Start = Callable[[str], AnyMember]
 
 
 def share(group: MixedGroup, first: Start, second: Start, query: Start) -> None:
-    """Two consumers and two queries share the partitions, nothing moves as long as nobody comes or goes, and they
-    survive a kill of the first kind of consumer, an orderly stop of the second, and both of a query: every event is
-    read, and more than once only because of a move."""
+    """Two consumers and two queries share the partitions, which move only when members join or leave. The group
+    survives a kill of the first consumer, a graceful stop of the second, and a kill and a stop of a query: every event
+    is read, and more than once only because of a move."""
     consumers = [first("consumer-1"), second("consumer-2")]
     queries = [query("query-1"), query("query-2")]
     with group.watched():
@@ -33,7 +33,7 @@ def share(group: MixedGroup, first: Start, second: Start, query: Start) -> None:
             group.wait_shared(6, 6)
             consumers.append(second("consumer-3"))
             group.wait_shared(4, 4, 4)
-            query("query-3")  # takes one of each
+            query("query-3")  # takes one from each member
             group.wait_shared(3, 3, 3, 3)
             consumers[2].stop()
             queries[1].stop()

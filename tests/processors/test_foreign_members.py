@@ -1,4 +1,4 @@
-"""Invalid blobs, and a storage that refuses some writes."""
+"""Invalid blobs, and storage that rejects some writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(container: ContainerClient, options: Options) -> Write:
-    """Writes a blob of the group with this metadata; returns its name."""
+    """Writes a blob with this metadata for the group; returns its name."""
 
     def write(kind: BlobKind, partition: str, **metadata: str) -> str:
         name = blob_name(options.group, kind, partition)
@@ -37,7 +37,7 @@ def write(container: ContainerClient, options: Options) -> Write:
 
 
 @pytest.mark.parametrize("kind", BlobKind)
-def test_immutable_blob_is_reported_and_stops_nothing_else(
+def test_immutable_blob_is_reported_and_blocks_nothing_else(
     group: MixedGroup,
     write: Write,
     start: Start,
@@ -63,7 +63,7 @@ def test_immutable_blob_is_reported_and_stops_nothing_else(
     assert caplog.text.count("LeaseIdMissing") < 5, "it is reported once"
 
 
-def test_recreated_container(
+def test_group_survives_a_recreated_container(
     group: MixedGroup, start: Start, container: ContainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     group.append(5)

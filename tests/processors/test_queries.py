@@ -1,4 +1,4 @@
-"""Queries in a group of processors."""
+"""Queries in a group with processors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checkpoints(sdk: BlobCheckpointStore, options: Options) -> dict[str, tuple[i
 
 
 def claim(sdk: BlobCheckpointStore, options: Options, partition: str, owner: str) -> None:
-    """Take the partition from its owner, as a processor does."""
+    """Steal the partition from its owner, as a processor does."""
     mine = next((o for o in sdk.list_ownership(*names(options)) if o["partition_id"] == partition), None)
     ownership = mine or named(options) | {"partition_id": partition}
     assert sdk.claim_ownership([ownership | {"owner_id": owner}])
@@ -67,12 +67,14 @@ def read_half(query: Query) -> None:
     query.read(12 * 5, limit=12 * 5)
 
 
-def test_checkpoints_have_the_offsets_of_their_events(
+def test_checkpoints_contain_their_events_offsets(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
-    """Also where a batch ends at an event that was never the newest."""
+    """Even if a batch ends at an event that was never the newest."""
     group.append(10)
-    known = [offsets(options, str(p), 10) for p in range(12)]  # not beside the query, which disconnects such a reader
+    known = [
+        offsets(options, str(p), 10) for p in range(12)
+    ]  # not while the query runs, because it disconnects such a reader
     query = start(owned=12)
     read_half(query)
     query.planner.finish(query.finished)
@@ -100,7 +102,7 @@ def test_query_restarted_before_its_checkpoint_reads_nothing_twice(group: MixedG
 def test_restarted_query_reads_the_rest_of_an_interrupted_batch(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
-    """Spark's checkpoint contains the end of the batch, and not that its reader ended early."""
+    """Spark's checkpoint contains the end of the batch, but not that its reader ended early."""
     group.append(10)
     first = start(owned=12)
     end = first.batch()
@@ -115,10 +117,10 @@ def test_restarted_query_reads_the_rest_of_an_interrupted_batch(
     assert sorted(again.seen) == [("0", number) for number in range(10)]
 
 
-def test_in_a_young_group_a_query_begins_at_its_starting_position(
+def test_query_in_a_young_group_starts_at_its_starting_position(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
-    """The blobs know only the partitions that were claimed: the others were not added to the hub later."""
+    """Only claimed partitions have blobs; the others do not count as added to the hub later."""
     group.append(10)
     claim(sdk, options, "0", "theirs")
     query = start(owned=6, starting_position=LATEST)
@@ -129,7 +131,7 @@ def test_in_a_young_group_a_query_begins_at_its_starting_position(
     assert {number for _, number in query.seen} == {10}
 
 
-def test_query_with_missing_blobs_is_refused(group: MixedGroup, start: Start) -> None:
+def test_query_with_missing_blobs_is_rejected(group: MixedGroup, start: Start) -> None:
     group.append(10)
     query = start(owned=12)
     read_half(query)
@@ -144,7 +146,7 @@ def test_query_with_missing_blobs_is_refused(group: MixedGroup, start: Start) ->
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
+def test_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     group: MixedGroup, options: Options, sdk: BlobCheckpointStore, lost: bool
 ) -> None:
     group.append(100)
@@ -166,7 +168,7 @@ def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     assert (len(seen) < 100) == lost
 
 
-def test_partition_without_a_checkpoint_can_be_taken_from_a_processor(
+def test_partition_without_a_checkpoint_can_be_stolen_from_a_processor(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
     for partition in range(12):

@@ -1,4 +1,4 @@
-"""Unmodified processors of the Azure SDKs share one group with queries."""
+"""The Azure SDKs' unmodified processors share a group with queries."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_ehbalance.emulator import Emulator
 from tests.processors.group import PARTITIONS, MixedGroup
 from tests.processors.sharing import share
 
-#: AMQP's own, which no connection string has to name: in a group of several languages all names of blobs are then the
-#: same. The address of the loopback network is this process's own.
+#: AMQP's default port, which connection strings can omit, so that blob names are the same in all languages. The
+#: loopback address belongs to this process alone.
 PORT, HOST = 5672, f"127.77.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
 
 
@@ -35,17 +35,17 @@ def group(storage: str, tmp_path: Path) -> Iterator[MixedGroup]:
 
 
 @pytest.mark.heavy
-def test_a_python_consumer_a_javascript_one_and_two_queries(group: MixedGroup) -> None:
+def test_python_and_javascript_consumers_share_with_two_queries(group: MixedGroup) -> None:
     share(group, group.consumer, group.javascript, group.query)
 
 
 @pytest.mark.heavy
-def test_a_java_consumer_a_python_one_and_two_queries(group: MixedGroup, jars: str) -> None:
+def test_java_and_python_consumers_share_with_two_queries(group: MixedGroup, jars: str) -> None:
     share(group, partial(group.java, jars=jars), group.consumer, group.query)
 
 
-def test_a_java_consumer_and_a_query_at_a_port(storage: str, tmp_path: Path, jars: str) -> None:
-    """With a port in the connection string, which is in the names of Python's blobs, but not in Java's and the query's.
+def test_java_consumer_and_query_share_at_another_port(storage: str, tmp_path: Path, jars: str) -> None:
+    """The connection string has a port, which is in the names of Python's blobs but not in Java's and the query's.
     Java's client connects to it."""
     container = uuid.uuid4().hex
     make_container(storage, container)

@@ -1,4 +1,4 @@
-"""Values are read from text: durations, numbers and flags."""
+"""Parsing of durations, numbers and flags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from spark_ehbalance.settings.parsing import (
         (" 3 SEC ", 3),
     ],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed_to_seconds(text: str, seconds: float) -> None:
     for parse in (parse_duration, parse_delay, parse_shift):
         assert parse(text) == pytest.approx(seconds)
     assert parse_shift(f"-{text.strip()}") == pytest.approx(-seconds)
@@ -54,7 +54,7 @@ def test_duration_text_is_parsed_to_the_duration(seconds: float) -> None:
     assert parse_duration(duration_text(seconds)) == pytest.approx(seconds)
 
 
-def test_zero() -> None:
+def test_zero_is_accepted_where_allowed() -> None:
     assert parse_delay("0") == parse_delay("0 s") == parse_shift("0") == parse_shift("-0 ms") == 0
     assert number(0)("0") == 0
     assert whole(0)("0") == 0

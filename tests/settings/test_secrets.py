@@ -1,4 +1,4 @@
-"""Secrets in options: accepted where Spark hides them or by reference, refused elsewhere, and never repeated."""
+"""Secrets in options: accepted where Spark hides them or by reference, rejected elsewhere, and never repeated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from spark_ehbalance.query.options import BATCH, STREAM, batch_options, option_n
 from spark_ehbalance.settings.secrets import is_hidden_by_spark, is_secret_name, looks_secret, may_be_secret
 from tests.growth import assert_linear
 
-HUB_KEY = "c29tZUV2ZW50SHVic0tleV8wMTIzNDU2Nzg5YWJjZGU="  # 44 characters, as those of Event Hubs
-ACCOUNT_KEY = base64.b64encode(bytes(range(64))).decode()  # 88, as those of storage accounts
+HUB_KEY = "c29tZUV2ZW50SHVic0tleV8wMTIzNDU2Nzg5YWJjZGU="  # 44 characters, like Event Hubs keys
+ACCOUNT_KEY = base64.b64encode(bytes(range(64))).decode()  # 88, like storage account keys
 SIGNED = f"https://account.blob.core.windows.net/c/t?sv=2024-01-01&sp=r&sig={quote(HUB_KEY, safe='')}"
 TOKEN = "eyJhbGciOiJSUzI1NiIsIng1dCI6.eyJhdWQiOiJodHRwczovL3N0b3Jh.c2lnbmF0dXJl"
 SERVICE_ACCOUNT = '{"private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'
-CLIENT_SECRET = "Ab~8Q~x.Y-z_0123456789abcdefghijklmnopqr"  # of Entra ID: 40 characters, 8Q~ from the fourth on
+CLIENT_SECRET = (
+    "Ab~8Q~x.Y-z_0123456789abcdefghijklmnopqr"  # an Entra ID secret: 40 characters, with 8Q~ from the fourth on
+)
 CERTIFICATE = f"-----BEGIN CERTIFICATE-----\n{ACCOUNT_KEY[:64]}\n{HUB_KEY}\n-----END CERTIFICATE-----\n"
 RSA_KEY = CERTIFICATE.replace("CERTIFICATE", "RSA PRIVATE KEY")
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={HUB_KEY};EntityPath=hub"
@@ -36,7 +38,7 @@ SECRETS = [HUB_KEY, ACCOUNT_KEY, quote(ACCOUNT_KEY, safe=""), SIGNED, TOKEN, SER
 SECRETS += [CLIENT_SECRET, CLIENT_SECRET.replace("~", "%7E"), RSA_KEY]
 SHARED = {"connectionString": STRING, "leaseTable": "/tmp/leases"}
 
-#: Every option, with its aliases, by which delta-rs, object_store or delta-rs's DynamoDB lock takes a secret.
+#: Every option, including aliases, through which delta-rs, object_store or delta-rs's DynamoDB lock accepts a secret.
 SECRET_NAMES = [
     *("account_key", "access_key", "master_key", "azure_storage_account_key", "azure_storage_access_key"),
     *("azure_storage_master_key", "client_secret", "azure_client_secret", "azure_storage_client_secret"),
@@ -64,14 +66,14 @@ def refusal(raw: Mapping[str, str], secret: str, *, batch: bool = False) -> str:
         (batch_options if batch else stream_options)(raw)
     message = str(caught.value)
     assert "\n" not in message
-    shown = "".join(traceback.format_exception(caught.value))  # Spark shows and logs all of it
+    shown = "".join(traceback.format_exception(caught.value))  # Spark displays and logs the whole option
     for start in range(0, len(secret) - 12, 12):
         assert secret[start : start + 12] not in shown
     return message
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_secret_storage_option_visible_in_spark_is_refused(name: str) -> None:
+def test_secret_storage_option_visible_in_spark_is_rejected(name: str) -> None:
     for cased in (name, name.upper()):
         message = refusal(SHARED | {f"storageOptions.{cased}": "hunter2"}, "hunter2")
         assert f"storageSecrets.{name}" in message
@@ -81,7 +83,7 @@ def test_secret_storage_option_visible_in_spark_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("secret", [*SECRETS, "http://user:secretword@proxy:8080"])
-def test_a_storage_option_is_refused_by_its_value(secret: str) -> None:
+def test_storage_option_is_rejected_because_of_its_value(secret: str) -> None:
     assert "storageSecrets.proxy_url" in refusal(SHARED | {"storageOptions.proxy_url": secret}, secret)
 
 
@@ -89,7 +91,7 @@ def test_a_storage_option_is_refused_by_its_value(secret: str) -> None:
     "option",
     [n for n in dict.fromkeys(option_names(STREAM) + option_names(BATCH)) if "*" not in n and n != "connectionString"],
 )
-def test_a_secret_in_any_other_option_is_refused_and_not_repeated(option: str) -> None:
+def test_secret_in_any_other_option_is_rejected_and_not_repeated(option: str) -> None:
     batch = option not in option_names(STREAM)
     raw = {"connectionString": STRING} if batch else SHARED
     for secret in SECRETS:
@@ -100,27 +102,27 @@ def test_a_secret_in_any_other_option_is_refused_and_not_repeated(option: str) -
     "secret", [HUB_KEY, ACCOUNT_KEY, HUB_KEY.strip("="), ACCOUNT_KEY.strip("="), "0f" * 32, CLIENT_SECRET]
 )
 @pytest.mark.parametrize("prefix", ["", "storageOptions.", "storageSecrets.", "race."])
-def test_a_secret_as_the_name_of_an_option_is_not_repeated(prefix: str, secret: str) -> None:
+def test_secret_as_an_option_name_is_not_repeated(prefix: str, secret: str) -> None:
     refusal(SHARED | {prefix + secret: "1"}, secret.lower())
 
 
 @pytest.mark.parametrize(
     "value", ["0f" * 32, HUB_KEY.strip("="), "AKIA/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "[]"]
 )
-def test_invalid_value_that_may_be_a_key_is_not_repeated(value: str) -> None:
+def test_invalid_value_that_might_be_a_key_is_not_repeated(value: str) -> None:
     message = refusal(SHARED | {"prefetch": value}, value)
     assert message.startswith("[EHB_OPTION_INVALID] prefetch=")
     assert (value in message) == (value == "[]")
 
 
 @pytest.mark.parametrize("unit", ["a", "aB3", "://a:", "eyJa-", "token ", "-----BEGIN CERTIFICATE-----"])
-def test_the_search_for_secrets_takes_linear_time(unit: str) -> None:
+def test_search_for_secrets_takes_linear_time(unit: str) -> None:
     assert not looks_secret(unit * 50_000)
     assert_linear(may_be_secret, unit)
 
 
 @given(st.binary(min_size=32, max_size=64))
-def test_keys_of_azure_look_secret(key: bytes) -> None:
+def test_azure_keys_look_secret(key: bytes) -> None:
     text = base64.b64encode(key).decode()
     if text.endswith("="):
         assert looks_secret(text)
@@ -146,7 +148,7 @@ def test_keys_of_azure_look_secret(key: bytes) -> None:
         '{"0": 4711, "*": "2026-01-31T12:00:00Z"}',
     ],
 )
-def test_texts_that_do_not_look_secret(value: str) -> None:
+def test_harmless_texts_do_not_look_secret(value: str) -> None:
     assert not looks_secret(value)
 
 
@@ -154,7 +156,7 @@ def test_texts_that_do_not_look_secret(value: str) -> None:
 
 
 @pytest.mark.parametrize("secret", [STRING, BY_SIGNATURE])
-def test_a_connection_string_by_reference(secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_string_can_be_a_reference(secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_STRING", f" {secret}\n")
     (tmp_path / "string").write_text(secret + "\r\n")
     (tmp_path / "marked").write_text(secret, encoding="utf-8-sig")
@@ -172,7 +174,7 @@ def test_connection_string_visible_in_spark_needs_a_reference() -> None:
     assert is_hidden_by_spark(STRING)
 
 
-def test_secret_storage_options_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_storage_options_can_be_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", ACCOUNT_KEY)
     (tmp_path / "account.json").write_text(SERVICE_ACCOUNT)
     for prefix in ("storageOptions", "storageSecrets"):
@@ -197,7 +199,7 @@ def test_secret_storage_options_by_reference(tmp_path: Path, monkeypatch: pytest
     ],
 )
 @pytest.mark.parametrize("option", ["connectionString", "storageSecrets.account_key"])
-def test_a_reference_to_a_missing_secret_is_named(
+def test_error_names_a_reference_to_a_missing_secret(
     option: str, reference: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BLANK", " ")
@@ -209,6 +211,6 @@ def test_a_reference_to_a_missing_secret_is_named(
     assert why in message
 
 
-def test_names() -> None:
+def test_secret_names_are_recognized() -> None:
     assert all(is_secret_name(name) for name in SECRET_NAMES)
     assert not any(is_secret_name(name) for name in PUBLIC_NAMES)

@@ -69,13 +69,13 @@ def test_position_per_partition(
         ("2026-01-31T12:00:00z", NOON),
         ("2026-01-31T14:00:00+02:00", NOON),
         ("2026-01-31 12:00:00.000001Z", NOON + timedelta(milliseconds=1)),
-        ("2026-01-31T12:00:00.0000001Z", NOON + timedelta(milliseconds=1)),  # as .NET writes it
+        ("2026-01-31T12:00:00.0000001Z", NOON + timedelta(milliseconds=1)),  # in .NET's format
         ("2026-01-31T13:00:00.0010000+01:00", NOON + timedelta(milliseconds=1)),
         ('{"next": 4711}', Position(4710)),
         ('{"next": 1769860800000}', Position(1769860799999)),
     ],
 )
-def test_forms_of_one_position(text: str, position: UnresolvedPosition) -> None:
+def test_spellings_of_the_same_position_are_equal(text: str, position: UnresolvedPosition) -> None:
     assert StartingPositions.parse(text).others == position
 
 
@@ -95,7 +95,7 @@ MILLISECONDS = (
         (1769860800000, MILLISECONDS),
     ],
 )
-def test_ambiguous_position_is_refused_with_both_readings(value: str | int, allowed: str) -> None:
+def test_ambiguous_position_is_rejected_with_both_interpretations(value: str | int, allowed: str) -> None:
     by_partition = json.dumps({"0": value, "*": "latest"})
     for text in (str(value), by_partition):
         with raises(OptionError, "EHB_OPTION_INVALID", option="startingPosition", value=repr(text), allowed=allowed):
@@ -104,7 +104,7 @@ def test_ambiguous_position_is_refused_with_both_readings(value: str | int, allo
         parse_position(str(value))
 
 
-def test_long_position_is_cut_and_deep_one_refused() -> None:
+def test_long_position_is_truncated_and_deep_one_rejected() -> None:
     for text, begin in (("9" * 5000, "9" * 400), ('{"0":' * 100_000, '{"0":' * 50)):
         with raises(OptionError, "EHB_OPTION_INVALID", value=re.compile("^'" + re.escape(begin))) as caught:
             stream_options({"connectionString": STRING, "startingPosition": text})
@@ -134,7 +134,7 @@ def test_long_position_is_cut_and_deep_one_refused() -> None:
         '{"0": NaN}',
     ],
 )
-def test_invalid_position_is_refused_with_the_allowed_ones(text: str) -> None:
+def test_invalid_position_is_rejected_with_the_allowed_ones(text: str) -> None:
     allowed = re.compile("^earliest, latest, a sequence number.*2026-01-31T12:00:00Z")
     with raises(
         OptionError, "EHB_OPTION_INVALID", option="startingPosition", value=repr(text), allowed=allowed
@@ -144,7 +144,7 @@ def test_invalid_position_is_refused_with_the_allowed_ones(text: str) -> None:
 
 
 @pytest.mark.parametrize("positions", ["earliest", '{"1": 5, "*": "latest"}', '{"0": 5, "1": 5}'])
-def test_valid_positions_are_for_all_partitions(positions: str) -> None:
+def test_valid_positions_cover_all_partitions(positions: str) -> None:
     StartingPositions.parse(positions).check(("0", "1"))
 
 
@@ -155,14 +155,14 @@ def test_valid_positions_are_for_all_partitions(positions: str) -> None:
         ('{"0": 5}', "1", 'a position of this partition, or of all others as "*"'),
     ],
 )
-def test_positions_of_unknown_and_missing_partitions_are_refused(positions: str, partition: str, allowed: str) -> None:
+def test_positions_of_unknown_or_missing_partitions_are_rejected(positions: str, partition: str, allowed: str) -> None:
     with raises(OptionError, "EHB_POSITION_INVALID", partition=partition, allowed=allowed):
         StartingPositions.parse(positions).check(("0", "1"))
 
 
 @given(st.integers(0, 2_000_000), st.integers(0, 2_000))
-def test_a_time_finer_than_a_millisecond_has_the_same_events_after_it(microseconds: int, event_ms: int) -> None:
-    """Events have times in milliseconds, as Azure's client has them."""
+def test_submillisecond_time_selects_the_same_events(microseconds: int, event_ms: int) -> None:
+    """Events and Azure's client have times in milliseconds."""
     time, event = NOON + timedelta(microseconds=microseconds), NOON + timedelta(milliseconds=event_ms)
     found = parse_position(time.isoformat())
     assert isinstance(found, datetime)

@@ -1,4 +1,4 @@
-"""Batch, stream, leases, restart and sink: nox runs this file in an environment of each supported Spark."""
+"""Batch, stream, leases, restart and sink; nox runs this file in an environment for each supported Spark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Seconds in which Python reaches the JVM: 15 by default, too few for a busy machine.
+        # Seconds for Python to reach the JVM; the default of 15 is not enough on a busy machine.
         "spark.python.authenticate.socketTimeout": "120s",
         **(SESSION if HAS_DELTA else {}),
     }
@@ -53,7 +53,7 @@ def hub() -> Iterator[Emulator]:
 
 @pytest.fixture(params=["alone", "sharing"])
 def options(request: pytest.FixtureRequest, hub: Emulator, tmp_path: Path) -> dict[str, str]:
-    """Options without a lease table, and with one."""
+    """Options with and without a lease table."""
     alone = {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
     leases = {"leaseTable": str(tmp_path / "leases"), "balanceInterval": "1 s", "leaseDuration": "6 s"}
     return alone if request.param == "alone" else alone | leases
@@ -61,7 +61,7 @@ def options(request: pytest.FixtureRequest, hub: Emulator, tmp_path: Path) -> di
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
-    """Starts a query into a function or a list of rows."""
+    """Starts a query that writes to a function or a list of rows."""
     started: list[StreamingQuery] = []
 
     def make(
@@ -87,7 +87,7 @@ def keys(frame: DataFrame) -> Rows:
 
 
 def send(hub: Emulator, count: int) -> Rows:
-    """Send `count` events to every partition. Returns all events of the hub, in order."""
+    """Send `count` events to every partition. Returns all events in the hub, in order."""
     rows = Rows()
     for partition in map(str, range(PARTITIONS)):
         hub.append(HUB, partition, [b"event"] * count)
@@ -96,7 +96,7 @@ def send(hub: Emulator, count: int) -> Rows:
 
 
 def reads(rows: Callable[[], Rows], sent: Rows, *queries: StreamingQuery) -> None:
-    """Wait until `sent` was read, each event once."""
+    """Wait until every event in `sent` was read once."""
     wait_until(lambda: len(rows()) >= len(sent) or any(query.exception() for query in queries), "all is read")
     assert [error for query in queries if (error := query.exception())] == []
     assert sorted(rows()) == sent
@@ -123,7 +123,7 @@ def test_stream_and_restart(hub: Emulator, options: dict[str, str], start: Start
     reads(lambda: rows, send(hub, 2), query)
 
 
-def test_a_failed_batch_is_read_again(hub: Emulator, options: dict[str, str], start: Start) -> None:
+def test_failed_batch_is_reread(hub: Emulator, options: dict[str, str], start: Start) -> None:
     rows, sent = Rows(), send(hub, 4)
 
     def fail(frame: DataFrame, batch: int) -> None:

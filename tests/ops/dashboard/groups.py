@@ -1,4 +1,4 @@
-"""A group in a lease table, whose partitions the tests move."""
+"""A group in a lease table whose partitions the tests move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ops.groups import change, record, state
 
 
 def make(table: Path, *members: str, partitions: int = 4) -> None:
-    """A group of `members`, of which the first has all partitions."""
+    """Create a group of `members`; the first owns all partitions."""
     with DeltaStore(str(table)) as store:
         store.create(Group("ns.servicebus.windows.net", "orders", "billing"))
     now_ms = time.time_ns() // 1_000_000
@@ -26,7 +26,7 @@ def make(table: Path, *members: str, partitions: int = 4) -> None:
 
 
 def move(table: Path, partition: str, to: str) -> None:
-    """Have the partition handed over."""
+    """Hand the partition over to another member."""
     lease = state(table).leases[partition]
     change(table, leases={partition: replace(lease, owner=to, epoch=lease.epoch + 1)})
     now_ms = time.time_ns() // 1_000_000

@@ -67,7 +67,7 @@ def _changes(minute: int, event: str, before: str | None, owner: str, partitions
 
 
 def difficult() -> list[dict[str, Any]]:
-    """A large group with long names, one that is empty, and one that is missing."""
+    """A large group with long names, an empty group, and a missing one."""
     empty = GroupView(Snapshot(Group("contoso-trading.servicebus.windows.net", "returns", "billing")), NOW)
     long = f"-of-the-team-that-has-long-names-{'0123456789abcdef' * 4}"
     return [

@@ -1,4 +1,4 @@
-"""Runs `ehbalance dashboard` as a process, and reads what it serves."""
+"""Runs `ehbalance dashboard` as a process and reads its pages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Dashboard:
             return answer.status, headers, answer.read().decode()
 
     def facts(self, number: int = 0) -> dict[str, Any]:
-        """The page's data of the group with this number."""
+        """The page's data about the group with this number."""
         code, _, text = self.request(f"/facts/{number}")
         assert code == 200
         return dict(json.loads(text))
@@ -57,7 +57,7 @@ class Dashboard:
 
 @contextlib.contextmanager
 def running(*arguments: object, port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
-    """The command with these arguments."""
+    """Run the command with these arguments."""
     dashboard = Dashboard(*_COMMAND, *map(str, arguments), "--port", str(port), environment=environment)
     try:
         yield dashboard

@@ -1,4 +1,4 @@
-"""The page in Chromium, without a window.
+"""The page in headless Chromium.
 
 `EHBALANCE_DRAW_PICTURES=1 make test ARGS=tests/ops/dashboard/test_browser.py` writes the pictures of docs/pictures.
 """
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
 
-#: Bytes that a picture may have.
+#: The maximum size of a picture in bytes.
 LARGEST = 200_000
 
 #: Width and height of a large screen, and of a phone.
@@ -55,14 +55,14 @@ class Browser:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self._driver.get("about:blank")
-        self.requested(), self.errors()  # of the page before
+        self.requested(), self.errors()  # from the previous page
         self._driver.get(address)
 
     def evaluate(self, script: str) -> Any:
         return self._driver.execute_script(f"return {script}")
 
     def owner(self, partition: str) -> str:
-        """In whose row the page has this partition."""
+        """The owner whose row contains this partition on the page."""
         return str(
             self.evaluate(
                 f"[...document.querySelectorAll('.row')].find((row) => [...row.querySelectorAll('.cell')]"
@@ -75,12 +75,12 @@ class Browser:
         return base64.b64decode(taken["data"])
 
     def requested(self) -> list[str]:
-        """The addresses that were requested since the last call."""
+        """The addresses requested since the last call."""
         logged = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
         return [event["params"]["request"]["url"] for event in logged if event["method"] == "Network.requestWillBeSent"]
 
     def errors(self) -> list[str]:
-        """What the console shows since the last call."""
+        """The console's messages since the last call."""
         return [entry["message"] for entry in self._driver.get_log("browser")]
 
 
@@ -100,7 +100,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def shows(browser: Browser, partition: str, owner: str) -> float:
-    """Seconds until the page has the partition in the owner's row."""
+    """Seconds until the page displays the partition in the owner's row."""
     began = time.monotonic()
     wait_until(lambda: browser.owner(partition) == owner, f"{partition} is {owner}'s")
     return time.monotonic() - began
@@ -110,7 +110,7 @@ def live(browser: Browser) -> str:
     return str(browser.evaluate("document.getElementById('live').textContent"))
 
 
-def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
+def test_moves_are_displayed_within_three_seconds_even_after_an_outage(browser: Browser, tmp_path: Path) -> None:
     table = tmp_path / "leases"
     make(table, "ann", "bob", partitions=8)
     with running(table) as dashboard:
@@ -120,7 +120,7 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
         for partition in "123":
             move(table, partition, "bob")
             waited.append(shows(browser, partition, "bob"))
-        assert min(waited) < 3, waited  # of three, as the machine may be busy
+        assert min(waited) < 3, waited  # the fastest of three, because the machine can be busy
         assert live(browser) == "live"
         tiles = "document.querySelector('.tiles').textContent"
         assert "not measured" in browser.evaluate(tiles)
@@ -137,7 +137,7 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
     assert {address for address in browser.requested() if not address.startswith((dashboard.address, "data:"))} == set()
 
 
-def test_a_saved_page_needs_no_network_and_its_picture_is_small(browser: Browser, tmp_path: Path) -> None:
+def test_saved_page_needs_no_network_and_its_picture_is_small(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page([facts("leases/orders", view())]), encoding="utf-8")
     browser.open(f"file://{tmp_path}/page.html", *SIZES[0])
     text = browser.evaluate("document.body.innerText")
@@ -152,7 +152,7 @@ def test_a_saved_page_needs_no_network_and_its_picture_is_small(browser: Browser
     assert all(address.startswith(("file://", "data:")) for address in browser.requested())
 
 
-def test_groups_that_are_hard_to_draw_are_no_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
+def test_difficult_groups_fit_the_width_of_the_screen(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(difficult()), encoding="utf-8")
     for width, height in SIZES:
         browser.open(f"file://{tmp_path}/page.html", width, height)

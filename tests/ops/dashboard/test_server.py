@@ -1,4 +1,4 @@
-"""`ehbalance dashboard` as a process: what it serves, to whom, and how it ends. Browsers: `test_browser.py`."""
+"""`ehbalance dashboard` as a process: its pages, accepted requests, and exit. `test_browser.py` uses a browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def owners(group: Any) -> dict[str, Any]:
     return {row["partition"]: row["owner"] for row in group["partitions"]}
 
 
-def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None:
+def test_dashboard_follows_every_groups_moves_and_outages(tmp_path: Path) -> None:
     table, later, away = tmp_path / "leases", tmp_path / "later", tmp_path / "away"
     make(table, "ann", "bob")
     with running(table, later) as dashboard:
@@ -46,7 +46,7 @@ def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None
         assert (code, output.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
 
 
-def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path) -> None:
+def test_server_accepts_only_get_for_local_host_names(tmp_path: Path) -> None:
     with running(tmp_path / "none") as dashboard:
         code, headers, content = dashboard.request()
         assert (code, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -67,7 +67,7 @@ def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path
         assert dashboard.end(signal.SIGTERM) == (0, "")
 
 
-def test_a_page_is_saved_as_one_file_and_errors_are_one_line(ehbalance: Command, tmp_path: Path) -> None:
+def test_page_is_saved_as_one_file_and_errors_are_one_line(ehbalance: Command, tmp_path: Path) -> None:
     make(tmp_path / "leases", "ann")
     file = tmp_path / "page.html"
     assert ehbalance("dashboard", tmp_path / "leases", "--save", file).err == f"Saved as {file}.\n"
@@ -84,7 +84,7 @@ def test_a_page_is_saved_as_one_file_and_errors_are_one_line(ehbalance: Command,
     assert "leaseTable" in ehbalance.fails(2, "dashboard", "hdfs://x/y")
 
 
-def test_texts_of_others_are_escaped_and_cut() -> None:
+def test_foreign_texts_are_escaped_and_truncated() -> None:
     hostile = "</script><img src=x>\x1b]0;owned\x07\u202e" + "x" * 5000
     known = view()
     snapshot = replace(known.snapshot, leases={"0": replace(known.snapshot.leases["0"], owner=hostile)})
@@ -95,7 +95,7 @@ def test_texts_of_others_are_escaped_and_cut() -> None:
     assert "x" * 1001 not in made
 
 
-def test_no_secret_is_on_it(tmp_path: Path) -> None:
+def test_page_contains_no_secret(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
     options = ("account_name=acc", "account_key=env:KEY", f"endpoint={endpoint}", "allow_http=true", "retry_timeout=1s")
