@@ -1,4 +1,4 @@
-"""Exactly once into Delta, from any number of queries:
+"""Exactly-once writes into Delta, from any number of queries:
 
 import spark_ehbalance.exactly_once
 stream.writeStream.foreachBatch(spark_ehbalance.exactly_once.once("abfss://.../events")).start()

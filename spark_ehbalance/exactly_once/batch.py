@@ -1,7 +1,8 @@
-"""A micro-batch in `foreachBatch`: the events that it reads, and the partitions that were lost meanwhile.
+"""A micro-batch in `foreachBatch`: the events that it reads, and the partitions lost while it ran.
 
-The batch's number identifies the offsets in the query's log, and an offset identifies its planner on this machine
-(`query.control_socket`). Only the planner knows the exact ranges, because a replay reads less than the offset contains.
+The batch number identifies the offset in the query's log, and the offset identifies the planner on this machine
+(`query.control_socket`). Only the planner knows the exact ranges, because a replayed batch may read less than its
+offset contains.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.query.control_socket import PlannerAddress, request
 from spark_ehbalance.query.offsets import StreamOffset
 
-#: Seconds after which a batch without an answer fails, so that it is run again. The machine may be busy, or the lease
-#: table unreachable.
+#: Seconds to wait for the planner before the batch fails, so that it is run again. The machine may be busy, or the
+#: lease table may be unreachable.
 PATIENCE = 120.0
 
-#: The property that Spark sets in the threads that run a query.
+#: The local property in which Spark stores the query's id for the threads that run it.
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -31,16 +32,16 @@ class MicroBatch:
     """One batch of a query with one `ehbalance` source."""
 
     def __init__(self, df: DataFrame, batch_id: int) -> None:
-        """Raises `TargetError` if `df` is not the frame of that batch, or if the query does not have exactly one
+        """Raises `TargetError` if `df` is not the frame of the batch, or if the query does not have exactly one
         `ehbalance` source."""
         query = _query(df)
-        #: Spark's id of the query, which is in its checkpoint.
+        #: Spark's id of the query, from its checkpoint.
         self.query = str(query.id())
-        #: Identifies the query since its last start.
+        #: Spark's id of the current run of the query.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
-        # The planner is not found by the offset's run, because the offset may be from an earlier process or from a
-        # copy.
+        # The offset's run does not identify the planner, because the offset may be from an earlier process or a copied
+        # checkpoint.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Spark's folder for the query's state, which may not exist.
         self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
@@ -48,7 +49,7 @@ class MicroBatch:
         #: The events to read.
         self.read: SequenceRanges = {}
         self.last: Mapping[str, str] = {}
-        # The batch has events of another source only, or only updates Spark's state. Its replay does not start the
+        # The batch contains only other sources' events, or only updates Spark's state. Its replay does not start the
         # planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
@@ -61,10 +62,10 @@ class MicroBatch:
         #: In a geo-replicated hub, the offset of the last event of each partition.
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
 
-    def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The event's current offset in a geo-replicated hub; empty if the hub never had this sequence number; None if
-        the event is older than the batch, or if the offset is unknown. Raises `TargetError` if the planner does not
-        answer."""
+    def find_offset(self, partition: str, sequence_number: int) -> str | None:
+        """The event's current offset in a geo-replicated hub. It is empty if the hub never had this sequence number,
+        and None if the event is older than the batch or the offset is unknown. Raises `TargetError` if the planner does
+        not answer."""
         read, (before, last) = self.read[partition], self._offsets[partition]
         if sequence_number == read.start - 1 and before is not None:
             return before
@@ -76,11 +77,11 @@ class MicroBatch:
         return found
 
     def lost(self) -> frozenset[str]:
-        """The partitions whose lease was lost, which may not have been read to the end. If the rows were read before
-        this call, all other partitions have been read to the end.
+        """The partitions whose lease was lost; they may not have been read to the end. Call this after reading the
+        rows: then all other partitions have been read to the end.
 
-        Raises `TargetError` if the planner does not answer. Also raises it if partitions were lost and the query has a
-        state: the state would contain rows that are not written, so the batch must fail in order to restore the state.
+        Raises `TargetError` if the planner does not answer, or if a stateful query has lost partitions. Its state would
+        contain rows that are not written, so the batch must fail to restore the state.
         """
         deadline = time.monotonic() + PATIENCE
         while (lost := self._request(lost=True)["lost"]) is None:
@@ -117,7 +118,7 @@ def _query(df: DataFrame) -> Any:
     session = df.sparkSession
     query = session.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
-        raise _invalid_call("it was called outside foreachBatch", "a call in foreachBatch, by the thread that runs it")
+        raise _invalid_call("it was called outside foreachBatch", "a call in foreachBatch, in the thread that runs it")
     identifier = java(session._jvm).uuid(query)
     running = df._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
     if running is None:
@@ -141,7 +142,7 @@ def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
     logged, texts = query.offsetLog().get(batch_id), list[str]()
     if logged.isEmpty():
         return None
-    # Version 2 of the log (since Spark 4.2) contains a map keyed by the sources' names instead of a sequence.
+    # Version 2 of the log (since Spark 4.2) contains a map keyed by source name instead of a sequence.
     is_map = logged.get().getClass().getSimpleName() == "OffsetMap"
     offsets = logged.get().offsetsMap().valuesIterator() if is_map else logged.get().offsets().iterator()
     while offsets.hasNext():
@@ -153,7 +154,7 @@ def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
 def sources(offsets: Iterable[str]) -> list[StreamOffset]:
     """The offset of each `ehbalance` source of a query, from the `offsets` that Spark logged for a batch, as JSON.
 
-    Spark logs a source's offset once for each place that reads the source, such as both sides of a union with itself.
+    Spark logs an offset once for each use of a source, for example twice if a stream is united with itself.
     """
     ours = list[StreamOffset]()
     for text in offsets:

@@ -1,4 +1,4 @@
-"""Conflicts and causes of failed commits."""
+"""Reasons for failed commits: conflicts and root causes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNKNOWN = "java.io."
 
 def find_conflict(error: Exception) -> Conflict | None:
     """The kind of conflict that caused a commit's `error`; None if a retry would not help."""
-    # After `import delta`, Delta's exceptions are Python exceptions without the Java exception.
+    # After `import delta`, Delta's conflicts are raised as Python exceptions that do not contain the Java exception.
     if type(error).__name__ in _CONFLICTS:
         return _CONFLICTS[type(error).__name__]
     cause = _thrown(error)
@@ -39,13 +39,13 @@ def find_conflict(error: Exception) -> Conflict | None:
         if name.startswith(_UNKNOWN):
             return Conflict.UNKNOWN
         cause = cause.getCause()
-    if isinstance(error, PySparkException):  # Spark Connect's text begins with the name
+    if isinstance(error, PySparkException):  # Spark Connect's message contains the name
         return next((conflict for name, conflict in _CONFLICTS.items() if name in str(error)), None)
     return None
 
 
 def root_cause(error: Exception) -> str:
-    """The first line of the innermost cause in the JVM, or of `error` if it is Python's own."""
+    """The first line of the innermost cause in the JVM, or of `error` if it is not from the JVM."""
     cause = _thrown(error)
     while cause is not None and cause.getCause() is not None:
         cause = cause.getCause()
@@ -57,5 +57,5 @@ def _thrown(error: Exception) -> Any:
     return getattr(error, "java_exception" if isinstance(error, Py4JJavaError) else "_origin", None)
 
 
-#: Exceptions of py4j and pyspark that represent exceptions of the JVM.
+#: The py4j and pyspark exceptions that wrap JVM exceptions.
 JVM_ERRORS = (Py4JJavaError, CapturedException)

@@ -1,4 +1,4 @@
-"""The JVM's classes that every batch needs. Each is looked up once, because py4j calls the JVM for each part of a
+"""JVM classes that every batch needs. Each class is looked up once, because py4j calls the JVM for each part of a
 dotted name."""
 
 from __future__ import annotations

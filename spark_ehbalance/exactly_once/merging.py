@@ -1,12 +1,12 @@
-"""MERGE by partition and sequence number. It uses only Spark's public interface, so it works on Spark Connect.
+"""MERGE by partition and sequence number. It uses only Spark's public API, so it works on Spark Connect.
 
-MERGE neither needs nor sets marks. So the target is first marked as merged (with a table property, and with a
-transaction identifier in case the property is lost), and from then on every writer uses MERGE; Delta rejects
-transactions in progress, because the table's metadata has changed. Of two concurrent MERGEs, Delta rejects one, because
-each has read the part of the table to which the other adds rows.
+MERGE neither needs nor sets marks. So the target is first flagged as merged, with a table property and, in case the
+property is lost, with a transaction identifier. From then on, every writer uses MERGE. Delta rejects transactions that
+were in progress, because the table's metadata has changed. Of two concurrent MERGEs, Delta rejects one, because each
+has read the part of the table to which the other adds rows.
 
-Events of two sources can have the same numbers, so only the events of one source can be merged into a table. The
-property contains the name of the source once it is known from the table's marks or the batch.
+Events of two sources can have the same sequence numbers, so only the events of one source can be merged into a table.
+The property contains the source's name as soon as the table's marks or a batch reveal it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from spark_ehbalance.exactly_once.target import (
 from spark_ehbalance.settings.locations import is_relative
 
 #: Number of rejected commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append
-#: conflicts. If eight queries merge without a pause, one in eight attempts succeeds, so the probability of failure is
-#: (7/8)^100.
+#: conflicts. If eight queries merge without a pause, one in eight attempts succeeds, so the probability that one fails
+#: is (7/8)^100.
 _MAX_FAILED_COMMITS = 100
 
-#: Maximum number of sequence ranges in the condition of a MERGE. Spark takes long to parse many ranges, and fails with
+#: Maximum number of sequence ranges in the condition of a MERGE. Spark parses many ranges slowly, and fails with
 #: thousands.
 _MAX_RANGES = 64
 
@@ -59,11 +59,11 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
     A row replaces the table's row for the same event; with `update=False`, the table's row stays. `df` must have
     `partition` and `sequenceNumber`, which identify an event, and one row per event. Columns that `df` lacks get their
-    defaults; the others must have the table's types. For `target`, see `write_once`, which from then on also uses MERGE
-    for this table and costs more.
+    defaults; the others must have the table's types. For `target`, see `write_once`; from then on, `write_once` also
+    uses MERGE for this table, which costs more.
 
-    Raises `TargetError` and writes nothing if the frame cannot be merged into the table. This includes tables to which
-    `write_once` has written several hubs or sources and, with `update`, tables that contain an event twice.
+    Raises `TargetError` and writes nothing if the frame cannot be merged into the table. This includes tables that
+    contain events of several hubs or sources from `write_once` and, with `update`, tables that contain an event twice.
     """
     check_name(target)
     check_frame(df)
@@ -71,8 +71,8 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
 
 def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[str, str]) -> None:
-    """Insert the rows of `df` whose events the Delta table `target` lacks. `source` is the source of the events, if
-    known.
+    """Insert the rows of `df` whose events are missing from the Delta table `target`. `source` is the source of the
+    events, if known.
 
     Raises the same errors as `merge`, and `TargetError` if the table contains events of another source. Without access
     to Delta's classes, the table's sources are unknown, so `source` must then be None.
@@ -87,12 +87,12 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
 
 
 def insert(df: DataFrame, target: str, source: str, created: int | None) -> tuple[int, int]:
-    """Insert the rows of a batch query `df` whose events the Delta table `target` lacks. Returns the number of rows in
-    `df`, and the number of those whose events the table already contained.
+    """Insert the rows of a batch query `df` whose events are missing from the Delta table `target`. Returns the number
+    of rows in `df`, and the number of rows whose events the table already contained.
 
     `source` is the name of the hub's marks in `write_once`, and `created` is the hub's creation time (milliseconds
-    since 1970) if known. If all events are before the marks, no query will write them any more, so the table is not
-    marked as merged. Otherwise `write_once` uses MERGE for the table from then on, as after `merge`.
+    since 1970) if known. If all events are before the marks, no query will write them again, so the table is not
+    flagged as merged. Otherwise `write_once` uses MERGE for the table from then on, as after `merge`.
 
     Raises the same errors as `merge`, and `TargetError` if the table contains events of another source, or of an
     earlier hub with the same name.
@@ -111,8 +111,8 @@ class _Hub(NamedTuple):
 
     def known(self, rows: DataFrame, target: str, extents: SequenceRanges) -> tuple[bool, bool]:
         """Whether the `target` contains the hub's creation time, and whether all its marks are past the events, so that
-        `write_once` will never write these. Raises `TargetError` if the marks belong to an earlier hub with the same
-        name."""
+        `write_once` will never write those events. Raises `TargetError` if the marks belong to an earlier hub with the
+        same name."""
         if self.source is None:
             return True, False
         table = Target(rows, target, self.source, {}, created=self.created)
@@ -133,7 +133,7 @@ def _merged(
     schema: bool,
     hub: _Hub | None = None,
 ) -> tuple[int, int]:
-    """Merge, and return the counts that `insert` returns, which are 0 without `hub`."""
+    """Merge `df`, and return the counts that `insert` returns (0 without `hub`)."""
     held = 0
     is_cached = df.storageLevel != StorageLevel.NONE
     rows = df.persist()  # several reads must return the same rows
@@ -177,7 +177,7 @@ def _merged(
 
 
 def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> DataFrame:
-    """`rows` with the types and nested fields of `table`, as an append would write the rows."""
+    """`rows` with the types and nested fields of `table`, as an append would write them."""
     return rows.to(
         SchemaMatcher(target, evolves=evolves).schema(
             rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema
@@ -206,7 +206,7 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRan
 
 
 def _events(rows: DataFrame, table: str, extents: SequenceRanges) -> DataFrame:
-    """The partition and sequence number of each row of the table that lies in `extents`."""
+    """The partition and sequence number of each table row that lies in `extents`."""
     return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
 
 
@@ -225,7 +225,7 @@ def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
 
 
 def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWriter:
-    """A MERGE of `rows`, whose events lie in `extents`, into `table`, by event."""
+    """A MERGE of `rows` into `table` by event. The events of `rows` lie in `extents`."""
     partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
     same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
     return rows.alias(_BATCH).mergeInto(table, same & _within(extents, f"{table}."))
@@ -274,8 +274,8 @@ def _detail(rows: DataFrame, table: str) -> Row:
 
 
 def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
-    """The source of the target's events, from the `known` sources and those in the target's log; empty if unknown.
-    Raises `TargetError` if there are several sources."""
+    """The single source of the target's events, from `known` and the target's log; empty if unknown. Raises
+    `TargetError` if there are several sources."""
     sources = known - {_UNKNOWN}
     if has_transactions(rows):
         sources |= Target(rows, target, "", {}).sources()
@@ -285,8 +285,8 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
 
 
 def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
-    """Mark the `target` (`table` in SQL) as merged, with the source in `sources`."""
-    # The identifiers are set first, because once the property is set they are assumed to be set.
+    """Flag the `target` (`table` in SQL) as merged, with the source in `sources`."""
+    # The identifiers are set before the property, because the property implies them.
     for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{source}" for source in sources)):
         _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")

@@ -1,12 +1,12 @@
 """The transaction that writes a batch exactly once, as steps that do not depend on Delta or Spark.
 
-No event is written twice: a transaction writes only the events that, according to the marks, its version of the table
-lacks, and raises the marks in the same commit. Delta rejects a commit if a mark of its partitions was set after that
+No event is written twice. A transaction reads the marks of one table version, writes only the events that this version
+lacks, and raises the marks in the same commit. Delta rejects the commit if one of these marks was set after that
 version.
 
-No event is lost: a mark is raised to the end of a range only if the range was read to its end. A range ends early only
-after its lease was lost, so `Confirm` checks the leases after the rows were read. For a partition whose lease was lost,
-neither the rows nor the mark are committed, and the next owner reads it from a checkpoint before this batch.
+No event is lost. A mark is raised to the end of a range only if the range was read to its end. Reading stops early only
+if the lease was lost, so `Confirm` checks the leases after the rows were read. If a partition's lease was lost, neither
+its rows nor its mark are committed, and the next owner reads the partition from a checkpoint before this batch.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.marks import Marks, SequenceRanges, missing
 
-#: Number of rejected commits after which the batch fails. After a conflict over marks, another writer has made
-#: progress, so a few writers of the same range stay far below this number; the rest is a reserve for changes of the
-#: table.
+#: Number of rejected commits after which the batch fails. Each conflict over marks means that another writer made
+#: progress, so a few writers of the same range stay far below this number. The margin is for changes to the table.
 MAX_FAILED_COMMITS = 10
 
 
@@ -47,21 +46,22 @@ class FailedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start a transaction on the table's newest version. The answer is that version's marks of `partitions`."""
+    """Start a transaction on the table's newest version. The answer contains the marks of `partitions` in that
+    version."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write files, not visible yet, with the rows of exactly these events. There is no answer."""
+    """Write the rows of exactly these events to files that are not visible yet. There is no answer."""
 
     events: SequenceRanges
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Check the leases after the rows were read. The answer is those `partitions` whose rows may be incomplete."""
+    """Check the leases after the rows were read. The answer contains the `partitions` whose rows may be incomplete."""
 
     partitions: tuple[str, ...]
 
@@ -87,7 +87,7 @@ class WriteResult:
 def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, WriteResult]:
     """The steps that write the `read` events exactly once. The caller carries out each step and sends its answer.
 
-    The caller may abandon it at any step, because only `Commit` changes the target. Raises `TargetError` after
+    The caller may stop after any step, because only `Commit` changes the target. Raises `TargetError` after
     `MAX_FAILED_COMMITS` rejected commits.
     """
     wanted, lost, failures = dict(read), frozenset[str](), 0
@@ -101,8 +101,8 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, WriteRes
         answer = yield Confirm(tuple(events))
         assert isinstance(answer, frozenset)
         if answer:
-            # The files contain rows of these partitions, so the files are abandoned, and the remaining events are
-            # written again.
+            # The files contain rows of these partitions, so the files are abandoned, and the other rows are written
+            # again.
             lost |= answer
             wanted = {partition: range_ for partition, range_ in wanted.items() if partition not in answer}
             continue

@@ -1,8 +1,8 @@
 """Match rows to a Delta table's schema for MERGE. Pure.
 
 MERGE casts to the table's types: 21.75 becomes 21 in an INT column. An append rejects that, and so does this module.
-Columns and fields are matched by name, in any case and order; missing fields are null; types must be equal, except that
-NULL without a type fits every type.
+Columns and fields are matched by name, ignoring case and order. Missing fields are null. Types must be equal, except
+that an untyped NULL matches every type.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class SchemaMatcher:
 
     def schema(self, rows: StructType, table: StructType) -> StructType:
         """The schema of `rows` with the table's types and nested fields, for `DataFrame.to`. Columns that the rows lack
-        are left out, so that they get their defaults.
+        are omitted, so that they get their defaults.
 
-        Raises `TargetError` for a column that an append rejects.
+        Raises `TargetError` for a column that an append would reject.
         """
         names = _by_name(rows)
         there = StructType([field for field in table if field.name.lower() in names])

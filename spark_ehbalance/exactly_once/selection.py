@@ -1,4 +1,4 @@
-"""The filter that selects the rows of a batch to write. Spark evaluates it together with the batch's other operations.
+"""The filter that selects the rows to write. Spark evaluates it together with the batch's other operations.
 
 Partitions of an event hub are numbered from 0, so the filter looks up bounds in arrays, at a cost that does not grow
 with the number of partitions.
@@ -22,13 +22,13 @@ _SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.wr
 
 def foreign_row_error() -> TargetError:
     """The error for a row whose event the batch does not read."""
-    problem = "A row has no partition and sequence number, or not those of an event that its batch reads"
+    problem = "A row has no partition or sequence number, or its batch does not read the event that they identify"
     return TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
 
 
 def check_frame(df: DataFrame) -> None:
-    """Raise `TargetError` if `df` lacks the columns that identify an event, if these have other types, or if the
-    session of `df` makes Delta skip writes."""
+    """Raise `TargetError` if `df` lacks the columns that identify an event, if those columns have other types, or if
+    the session of `df` makes Delta skip writes."""
     for setting in _SKIPPING:
         if df.sparkSession.conf.get(setting, None) is not None:
             raise TargetError("EHB_SESSION_SKIPS_WRITES", setting=setting)
@@ -50,7 +50,7 @@ def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> 
     def lookup(values: Mapping[str, int]) -> str:
         by_number = {numbers[partition]: value for partition, value in values.items()}
         texts = ",".join(str(by_number.get(number, "")) for number in range(length))
-        # A constant, computed once; a list of literals would take longer to parse.
+        # Spark computes this constant once; a list of literals would take longer to parse.
         return f"get(try_cast(split('{texts}', ',') AS array<bigint>), try_cast({PARTITION} AS int))"
 
     starts, ends = lookup({p: e.start for p, e in read.items()}), lookup({p: e.end for p, e in read.items()})

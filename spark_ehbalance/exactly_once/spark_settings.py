@@ -14,8 +14,8 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.query.processes import parse_submit_settings, submit_settings
 from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_jar
 
-#: Dependencies of Delta's jar that Spark already contains in newer versions. Loading both would conflict, for example
-#: RoaringBitmap 0.9's shims jar with Spark's RoaringBitmap 1.6.
+#: Dependencies of Delta's jar that Spark already contains in newer versions. Loading both versions would conflict, for
+#: example RoaringBitmap 0.9's shims jar with Spark's RoaringBitmap 1.6.
 EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
 
 SESSION = {
@@ -23,21 +23,21 @@ SESSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-#: Settings with the number of tasks for a Delta table's state and for shuffles. With a local master, they are set to
-#: the number of cores, because the defaults (50 and 200) are for clusters: on two busy cores, 50 tasks for a small
-#: table took 19 s.
+#: Settings for the number of tasks for a Delta table's state and for shuffles. With a local master, they are set to the
+#: number of cores, because the defaults (50 and 200) are for clusters: on two busy cores, 50 tasks for a small table
+#: took 19 s.
 TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partitions")
 
 
 def spark_settings() -> dict[str, str]:
-    """Spark's settings for Delta Lake, to set before Spark starts: `SparkSession.builder.config(map=spark_settings())`.
+    """Spark settings for Delta Lake, to set before Spark starts: `SparkSession.builder.config(map=spark_settings())`.
 
-    If the installed Spark lacks Delta's jar, they include `spark.jars.packages`, so Spark fetches it from Maven.
+    If the installed Spark lacks Delta's jar, they include `spark.jars.packages`, so Spark downloads it from Maven.
 
     `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets, which speed up the Python workers.
-    For a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
-    cores. Spark's own configuration overrides these three. A `.master(...)` in the program is not known here: for a
-    cluster, set the last two by `.config(...)` afterwards.
+    With a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number
+    of cores. Spark's own configuration overrides these three settings. This function cannot see a `.master(...)` call
+    in the program: if it names a cluster, override the last two settings with `.config(...)`.
 
     Raises `EhBalanceError` if no Delta version supports this Spark.
     """
@@ -54,7 +54,8 @@ def spark_settings() -> dict[str, str]:
 
 
 def _unless_given(home: str) -> dict[str, str]:
-    """The settings that Spark's own configuration lacks; others are left out, because the builder would override it."""
+    """The settings that Spark's own configuration lacks. The others are omitted, because the builder would override
+    that configuration."""
     # Either spark-submit has started this program, or this program will start Spark through spark-submit.
     words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
     given = submit_settings() or parse_submit_settings(words, {**os.environ, "SPARK_HOME": home})
@@ -63,8 +64,7 @@ def _unless_given(home: str) -> dict[str, str]:
 
 
 def local_task_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Settings for a local master that are not in `given`. They are needed because Spark's and Delta's defaults are for
-    clusters."""
+    """The `TASKS` settings for a local master that are not in `given`."""
     if not given.get("spark.master", "").startswith("local"):
         return {}
     return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))

@@ -37,9 +37,9 @@ _NEEDED = {
 
 
 def has_transactions(df: DataFrame) -> bool:
-    """Whether Delta's transactions, with marks in the table's log, can be used. They cannot be used on Spark Connect,
-    which has no access to the JVM, nor with versions of Delta that have other methods. Then MERGE is used, because it
-    is public."""
+    """Whether Delta's transactions can set marks in the table's log; if not, MERGE, which is public, is used.
+    Transactions are unavailable on Spark Connect, which has no access to the JVM, and in Delta versions with different
+    methods."""
     jvm: Any = getattr(df.sparkSession, "_jvm", None)
     return jvm is not None and _has_transactions(jvm)
 
@@ -58,7 +58,7 @@ def _has_transactions(jvm: Any) -> bool:
     except (Py4JError, TypeError) as error:  # py4j raises these for a missing class and a missing package
         why = str(error).splitlines()[0]
     _LOG.warning(
-        "write_once uses MERGE, which costs more, and from now on all writers of its targets will use MERGE too: %s",
+        "write_once uses MERGE, which costs more; from now on, all writers to its targets will use MERGE too: %s",
         why,
     )
     return False

@@ -1,9 +1,9 @@
-"""A Delta table as the target of transactions, in the driver's JVM through py4j.
+"""Transactions on a Delta table, run in the driver's JVM through py4j.
 
 Rows are written by `WriteIntoDelta`, the class that Delta's own `df.write` uses, so all table features (partitions,
 column mapping, constraints, generated and identity columns, clustering, ...) and all writer options work. Only the
 transaction differs, because it also sets the marks. These classes are not public, so `exactly_once.support` checks that
-they are as expected.
+they have the expected methods.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MERGED_IDENTIFIER = "ehb-merged"
 #: Prefix of all marks' names.
 _MARK = "ehb/"
 
-#: The Delta property for how long marks are kept, and its minimum value in milliseconds: Event Hubs retains events for
-#: at most 90 days, so an event cannot be read again after its mark was removed.
+#: The Delta property that limits how long marks are kept, and its minimum value in milliseconds. Event Hubs retains
+#: events for at most 90 days, so no event can be read again after its mark was removed.
 _RETENTION, _MIN_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
 
 #: Stored in place of a mark's last event by a writer that raised the mark without knowing that event.
@@ -51,8 +51,8 @@ class EventOffsets(Protocol):
     #: The offset of each partition's last read event, if known.
     last: Mapping[str, str]
 
-    def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The offset of an event that is not before the batch; None if unknown."""
+    def find_offset(self, partition: str, sequence_number: int) -> str | None:
+        """The offset of an event; None if it is unknown or the event is older than the batch."""
 
 
 class MergedError(Exception):
@@ -70,17 +70,18 @@ def hub_identifier(source: str) -> str:
 
 
 def check_name(target: str) -> None:
-    """Raise `TargetError` unless `target` is a path or a name; a mixture is neither."""
+    """Raise `TargetError` unless `target` is either a path or a catalog name."""
     if "`" in target and is_path(target):
-        problem, allowed = "it is neither a path nor a name", "a path alone, or a name in the catalog"
+        problem, allowed = "it is neither a path nor a name", "a path, or a name in the catalog"
         raise TargetError("EHB_TARGET_CALL_INVALID", function=f"Target {target!r}", problem=problem, allowed=allowed)
 
 
 class Target:
     """Successive transactions on the Delta table `name`. If `name` is a path without a table, the table is created.
 
-    `source` is the name of the marks. The hub's creation time (`created`, milliseconds since 1970) is stored to detect
-    a recreated hub. With `events`, the last event before each mark is stored too, to detect a promotion.
+    `source` names the marks. The hub's creation time (`created`, milliseconds since 1970) is stored to detect a
+    recreated hub. With `events`, the last event before each mark is stored too, to detect the promotion of a
+    geo-replica.
     """
 
     def __init__(
@@ -115,16 +116,16 @@ class Target:
         return str(self._log.dataPath().toString())
 
     def check_own_sink(self, query: str, batch: int) -> None:
-        """Raise `TargetError` if Delta's own sink wrote this or a later `batch` of the query, whose number it stores
-        under the query's id: the table may contain events of this batch."""
+        """Raise `TargetError` if Delta's own sink, which stores the batch number under the query's id, wrote this or a
+        later `batch`. The table may then contain events of this batch."""
         last = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().get(query)
         if last.isEmpty() or last.get() < batch:
             return
         raise TargetError("EHB_TARGET_BATCH_EXISTS", target=self._name, batch=last.get())
 
     def sources(self) -> set[str]:
-        """The sources whose events the table contains, whether written with marks or by MERGE. Makes Delta compute the
-        table's state."""
+        """The sources whose events the table contains, whether written with marks or by MERGE. Forces Delta to compute
+        the table's state."""
         names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
         found = set()
         while names.hasNext():
@@ -140,7 +141,7 @@ class Target:
     def begin(self, partitions: Iterable[str]) -> dict[str, int]:
         """Start a transaction on the newest version and return its marks.
 
-        Raises `TargetError` for a table that cannot be written, and `MergedError`.
+        Raises `TargetError` if the table cannot be written, and `MergedError` if it is flagged as merged.
         """
         transaction = self._transaction = self._log.startTransaction(self._catalog, self._java.none)
         version, metadata = transaction.readVersion(), transaction.metadata()
@@ -230,13 +231,13 @@ class Target:
         return f"ehb-event/{self._source}/{partition}"
 
     def _check_events(self, marks: Marks) -> None:
-        """Raise `TargetError` if, directly before one of these marks, the hub has a different event than the target."""
+        """Raise `TargetError` if the hub's last event before a mark is not the one that the target contains."""
         assert self.cache is not None
         for partition, mark in marks.items():
             kept = self.cache.identifiers.get(self._event_identifier(partition))
             if kept in (None, _NO_EVENT) or self._events is None:
                 continue
-            offset = self._events.offset_of(partition, mark - 1)
+            offset = self._events.find_offset(partition, mark - 1)
             if offset is not None and identity(offset) != kept:
                 facts = {"target": self._name, "partition": partition, "known": mark - 1, "source": self._source}
                 raise TargetError("EHB_TARGET_AHEAD", **facts)

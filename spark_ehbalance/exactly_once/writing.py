@@ -22,11 +22,11 @@ _LOG = logger(__name__)
 #: Delta's writer options for an append.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
 
-#: Known marks by target location and source. They are valid for a table id and version, so all queries in a process can
-#: share them. The key is not the target's name, because sessions resolve names differently.
+#: Known marks by target location and source. Each cache is valid for its table id and version, so all queries in a
+#: process can share it. The key is not the target's name, because sessions resolve names differently.
 _caches: dict[tuple[str, str], TransactionCache] = {}
 
-#: The number of the last written batch, by the query's run, the target's location and the source.
+#: The number of the last written batch, by query run, target location and source.
 _written: dict[tuple[str, str, str], int] = {}
 
 
@@ -42,35 +42,36 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     """Append the rows of a micro-batch to a Delta table so that the table contains every event exactly once.
 
     Call it in `foreachBatch` with the batch's frame and number. `target` is a path (with a slash) or a name in Spark's
-    catalog; a missing table is created. `options` are those of Delta's append: `compression`, `maxRecordsPerFile`,
+    catalog; a missing table is created. `options` are options of Delta's append: `compression`, `maxRecordsPerFile`,
     `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
     Every row must keep `partition` and `sequenceNumber`, and an event must always produce the same rows. `source` names
-    the written data (by default the namespace and event hub); a second frame in a batch needs another one.
+    the written data (by default, the namespace and event hub). If a batch writes a second frame, that frame needs a
+    different `source`.
 
-    Raises `TargetError` if the frame cannot be written to the table, and Delta's errors. After either, the batch can be
-    run again.
+    Raises `TargetError` if the frame cannot be written to the table. Delta's own errors are passed on. The batch can
+    then be run again.
     """
     check_name(target)
-    _write(df, batch_id, target, source, _texts(options))
+    _write(df, batch_id, target, source, _strings(options))
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
-    Raises `TargetError` if `target` is neither a name nor a path, and for an unknown option.
+    Raises `TargetError` if `target` is neither a name nor a path, or if an option is unknown.
     """
     check_name(target)
-    texts = _texts(options)
+    strings = _strings(options)
 
     def write(df: DataFrame, batch_id: int) -> None:
-        _write(df, batch_id, target, source, texts)
+        _write(df, batch_id, target, source, strings)
 
     return write
 
 
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options as texts, which Delta's writer accepts. Raises `TargetError` for an unknown option."""
+def _strings(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options as strings, as Delta's writer expects them. Raises `TargetError` for an unknown option."""
     if unknown := sorted(options.keys() - {*OPTIONS}):
         problem = f"there is no option {unknown[0]}"
         raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=", ".join(OPTIONS))
@@ -112,7 +113,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     if result.lost:
         lost = ", ".join(result.lost)
         _LOG.info(
-            "partitions were lost while they were read; their new owners write them batch=%d partitions=%s",
+            "partitions were lost while being read; their new owners will write the events batch=%d partitions=%s",
             batch_id,
             lost,
         )
@@ -149,8 +150,8 @@ def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: WriteRe
     if there := [p for p, range_ in read.items() if p not in result.lost and result.written.get(p) != range_]:
         _LOG.warning(
             "the target already contains events of the batch, from another query or from before a seek; they are not "
-            "written again. This is expected after a query died or lost a partition; a query that makes other rows of "
-            "the same events, or reads skipped ones, needs its own `source` batch=%d partitions=%s",
+            "written again. This is expected after a query died or lost a partition. A query that derives other rows "
+            "from the same events, or reads skipped events, needs its own `source` batch=%d partitions=%s",
             batch_id, ", ".join(there),
         )  # fmt: skip
 
@@ -158,9 +159,9 @@ def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: WriteRe
 def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
     for partition, range_ in skipped(read, marks).items():
         _LOG.warning(
-            "events between the target's last one and this batch were not written exactly once: they aged out, were "
-            "skipped, or were written in another way. If the target was restored from an older copy, they are missing: "
-            "stop the queries, restore it again, and `ehbalance seek` to `from` before they start "
-            "partition=%s from=%d to=%d",
+            "events between the target's last event and this batch were not written exactly once: they aged out, were "
+            "skipped, or were written in another way. If the target was restored from an older copy, they are missing. "
+            "Stop the queries, restore the target again, and run `ehbalance seek` to `from` before you restart the "
+            "queries partition=%s from=%d to=%d",
             partition, range_.start, range_.end - 1,
         )  # fmt: skip

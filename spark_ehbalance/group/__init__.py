@@ -1,1 +1,1 @@
-"""Leases: who owns which partition of a group, and how that may change."""
+"""Leases: the owner of each partition of a group, and the rules for changing it."""

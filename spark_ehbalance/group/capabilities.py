@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Longest wait before a commit that lost a race is retried, in seconds.
+#: Maximum wait, in seconds, before a commit that lost a race is retried.
 LONGEST_RETRY_WAIT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a backend; the defaults are a lease table's.
+    """Capabilities of a lease store. The defaults are those of a lease table.
 
-    `members`: the backend keeps rows of members and queries, handovers, orders, loads and a history, and a row for each
-    known partition. `epochs`: it counts changes of owner, which fences former owners, and it counts stalls. `atomic`: a
-    write is one request, all or nothing. Without `atomic`, each changed lease and each checkpoint is a separate
-    request, and a checkpoint does not renew the lease."""
+    `members`: the store keeps rows of members and queries, handovers, operators' commands, loads, a history, and a row
+    for each known partition. `epochs`: the store counts changes of owner, which fences former owners, and it counts
+    stalls. `atomic`: a write is one request, which succeeds or fails as a whole. Without `atomic`, each changed lease
+    and each checkpoint is a separate request, and a checkpoint does not renew the lease."""
 
     members: bool = True
     epochs: bool = True

@@ -1,10 +1,10 @@
-"""Transitions, by which members change a group's state, and `apply`, which rejects invalid ones. Operators' orders are
-in `orders`.
+"""Transitions, by which members change a group's state, and `apply`, which rejects invalid ones. Operators' commands
+are in `orders`.
 
-Other members may change the table between the author's read and its write. So each transition carries its evidence (an
-epoch, or a counter that did not change), and `apply` checks the evidence against the present state. `apply` reads no
-clock: the author observes that a lease expired or that a deadline passed, and the observation is valid until the lease
-is renewed.
+Other members may change the table between the author's read and its write. So each transition contains its evidence (an
+epoch, or a counter that did not change), and `apply` checks the evidence against the present state. `apply` does not
+read a clock: the author observes that a lease expired or that a deadline passed, and the observation is valid until the
+lease is renewed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.working_copy import WorkingCopy
 
-#: Maximum number of records kept of stopped queries, enough for six weeks of hourly jobs with new checkpoints. The
-#: limit is not a time, because one fast clock would then delete all other records.
+#: Maximum number of records of stopped queries, enough for six weeks of hourly jobs with new checkpoints. The limit is
+#: not an age, because one fast clock would then delete all other records.
 _MAX_QUERIES = 1000
 
 
@@ -36,7 +36,7 @@ class Rejected:
 class Outcome:
     """The result of applying transitions to `before`; `after` is the same object as `before` if nothing changed.
 
-    `seconds` is the duration of the successful write, without the `lost_races` that preceded it; None if nothing was
+    `seconds` is the duration of the successful write, excluding the `lost_races` that preceded it; None if nothing was
     written."""
 
     before: Snapshot
@@ -48,9 +48,10 @@ class Outcome:
 
 
 def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
-    """Apply `transitions` in their order. If two contradict each other, the first valid one wins.
+    """Apply `transitions` in order. If two contradict each other, the first valid one wins.
 
-    The new snapshot has the `version` of the old one, because the store increments it when it writes the snapshot.
+    The new snapshot has the `version` of the old one, because the store increments the version when it writes the
+    snapshot.
     """
     state = WorkingCopy.from_snapshot(snapshot)
     accepted, refused = [], []
@@ -66,7 +67,8 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition(ABC):
-    """One change of the group's state. `at_ms` is the author's wall clock: recorded, never compared."""
+    """One change of the group's state. `at_ms` is the time on the author's wall clock. It is recorded but never
+    compared."""
 
     by: Author
     at_ms: int
@@ -103,7 +105,7 @@ class Join(Transition):
         present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
         joined = present is not None and present.incarnation == self.by.incarnation
         known = not self.lineage or (own is not None and own.run == self.by.incarnation)
-        return f"{self.by.id} has joined already" if joined and known else None
+        return f"{self.by.id} has already joined" if joined and known else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         self._end_tenures_of_namesake(state)
@@ -181,7 +183,7 @@ class Advance(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """Renew the membership. A value that is not None replaces the last one."""
+    """Renew the membership. A value that is not None replaces the previous one."""
 
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
@@ -210,7 +212,7 @@ class Heartbeat(Transition):
 class Drain(Transition):
     """Set `member` to leaving, so that it gets no partitions and hands over its own. With `undo`, set it to active.
 
-    The author is the member itself, or an operator, which need not be a member. `why` is the operator's reason.
+    The author is the member itself, or an operator, who need not be a member. `why` is the operator's reason.
     """
 
     member: str
@@ -221,7 +223,7 @@ class Drain(Transition):
         if self.member not in state.members:
             return state.unknown_member(self.member)
         wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
-        return f"{self.member} is {wanted.value} already" if state.members[self.member].state is wanted else None
+        return f"{self.member} is already {wanted.value}" if state.members[self.member].state is wanted else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
@@ -245,7 +247,7 @@ class Leave(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget(Transition):
-    """Remove another member, whose heartbeat `counter` did not change for too long."""
+    """Remove another member whose heartbeat expired, because its `counter` did not change."""
 
     member: str
     counter: tuple[str, int]
@@ -255,7 +257,7 @@ class Forget(Transition):
             return fenced
         member = state.members.get(self.member)
         if member is None or member.counter != self.counter:
-            return f"{self.member} has renewed or left"
+            return f"{self.member} has renewed its membership or left"
         return None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -285,7 +287,7 @@ class SetLeaseDuration(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions(Transition):
-    """Add leases for partitions of the hub that the table does not have yet.
+    """Add leases for partitions of the hub that are not in the table yet.
 
     Reading begins at `checkpoint`; if it is None, the first claim sets the position.
     """
@@ -296,7 +298,7 @@ class AddPartitions(Transition):
     def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
-        return None if set(self.partitions) - state.leases.keys() else "the table has these partitions already"
+        return None if set(self.partitions) - state.leases.keys() else "the table already has these partitions"
 
     def carry_out(self, state: WorkingCopy) -> None:
         for partition in self.partitions:
@@ -318,7 +320,7 @@ class Restore(Transition):
     def rejection(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
         known = lease is not None and (lease.checkpoint is not None or self.checkpoint is None)
-        return f"the table has partition {self.partition} already" if known else None
+        return f"the table already has partition {self.partition}" if known else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         lease = state.leases.get(self.partition, Lease(self.partition))
@@ -329,8 +331,7 @@ class Restore(Transition):
 class RecordHub(Transition):
     """Record the creation time of the hub whose positions the table contains. The author need not be a member.
 
-    With `moved`, the hub may replace another one, because the same commit sets all positions to positions in the new
-    hub."""
+    With `moved`, another hub may have been recorded before, because the same commit moves all positions to this hub."""
 
     created_ms: int
     moved: bool = False
@@ -343,7 +344,7 @@ class RecordHub(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
-        if state.table.hub_created_ms not in (None, self.created_ms):  # the lags were measured at the other hub
+        if state.table.hub_created_ms not in (None, self.created_ms):  # the lags were measured in the other hub
             for partition in [*state.leases]:
                 state.leases[partition] = replace(state.leases[partition], lag=None)
         state.table = replace(state.table, hub_created_ms=self.created_ms)
@@ -360,7 +361,7 @@ class RecordLatest(Transition):
     def rejection(self, state: WorkingCopy) -> str | None:
         if state.table is None:
             return "the table has no partitions yet"
-        return None if state.table.latest_ms is None else "the group started before"
+        return None if state.table.latest_ms is None else "the group has already started"
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
@@ -429,7 +430,7 @@ class Take(LeaseTransition):
     def rejection(self, state: WorkingCopy) -> str | None:
         known = state.table.latest_ms if state.table else None
         if None not in (known, self.latest_ms) and known != self.latest_ms:
-            return "its starting position does not match the group's first start"
+            return "its starting position was not resolved with the group's `latest`"
         return LeaseTransition.rejection(self, state)
 
     def invalid(self, lease: Lease) -> str | None:
@@ -442,14 +443,14 @@ class Take(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Take):
-    """Take a lease that has no owner, has expired, belongs to an earlier process of the author, or whose handover to
-    the author is overdue. At its limit, the author may claim only its own leases.
+    """Take a lease that is unowned, expired, owned by an earlier process of the author, or overdue in a handover to the
+    author. An author at its limit may claim only its own leases.
 
     `owned_since_ms` is when an earlier process of the author got the lease. If an unowned lease still has this value,
     nobody has owned it since, and the author's tenure continues.
 
-    Evidence: `unchanged_counter` is the only counter that the author read for the lease duration, so the lease expired.
-    `overdue_handover` is a handover whose deadline passed; the owner's renewals then do not count.
+    Evidence: `unchanged_counter` is the counter that did not change for the lease duration, so the lease expired.
+    `overdue_handover` is a handover whose deadline passed, even if the owner still renews the lease.
     """
 
     unchanged_counter: tuple[int, int] | None = None
@@ -499,7 +500,7 @@ class Steal(Take):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew(LeaseTransition):
-    """Renew an owned lease. A `load` or a `lag` that is not None replaces the last one."""
+    """Renew an owned lease. A `load` or a `lag` that is not None replaces the previous one."""
 
     load: Load | None = None
     lag: Lag | None = None
@@ -609,7 +610,7 @@ class Stall(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHandover(LeaseTransition):
-    """Request a handover to `to` within `timeout_ms`. The author has checked the minimum tenure by its own clock."""
+    """Request a handover to `to` within `timeout_ms`. The author has checked the minimum tenure on its own clock."""
 
     to: str
     timeout_ms: int

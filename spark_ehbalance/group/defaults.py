@@ -5,11 +5,11 @@ from __future__ import annotations
 #: The shortest of the Azure SDKs' intervals (Go, JavaScript).
 BALANCE_INTERVAL = 10.0
 
-#: The same as EventProcessorHost's. It equals three balance intervals, and three renewals fit into it.
+#: As in EventProcessorHost. It equals three balance intervals, and allows three renewals.
 LEASE_DURATION = 30.0
 
 #: The shortest of the Azure SDKs' lease durations (Go, JavaScript, Rust); the processors of all SDKs renew within it.
 PROCESSOR_LEASE_DURATION = 60.0
 
-#: One lease duration: waiting longer would be slower than a crash.
+#: One lease duration, because a handover should not take longer than recovery from a crash.
 HANDOVER_TIMEOUT = LEASE_DURATION

@@ -1,6 +1,6 @@
 """The lease duration: one for the whole group, set by its leader.
 
-Commits of a group are sequential, and each member must be able to commit once within a third of the duration:
+A group's commits are sequential, and each member must be able to commit once within a third of the duration:
 
     needed   = 3 × Σ commit time of the active members / STORE_SHARE
     in force = the leader's leaseDuration × 1.25^n, the first that is at least `needed`
@@ -19,13 +19,13 @@ from typing import NamedTuple
 from spark_ehbalance.group.model import MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: The part of the store's sequential commits that all members together use, so that races stay rare.
+#: The fraction of time that all members together spend on commits, so that races stay rare.
 STORE_SHARE = 0.3
 
-#: Longer commits count as this many seconds, because the process was suspended.
+#: Maximum duration of a commit that counts, in seconds. If a commit takes longer, the process was suspended.
 LONGEST_COMMIT = 1.0
 
-#: Durations are the leader's option times a power of this, so that fluctuating measurements change nothing.
+#: Durations are the leader's option times a power of this factor, so that small fluctuations do not change them.
 _STEP = 1.25
 
 
@@ -70,7 +70,7 @@ def lowered(configured: float, seconds: float) -> float:
 
 class Durations(NamedTuple):
     """Lease durations of a group's members, in seconds: `by_member` from their rows, the `shortest`, the `longest`, and
-    the `default` of rows without one. Members are never declared dead earlier than `needs`."""
+    the `default` for rows without a duration. Members are never declared dead earlier than `needs`."""
 
     by_member: Mapping[str, float]
     shortest: float

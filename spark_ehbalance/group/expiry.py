@@ -3,8 +3,8 @@
 An observer records when, on its own monotonic clock, it first read each counter at its present value. A lease expires
 when its counter has not changed for the duration in its owner's row (`durations`). To shorten a cold start, a third of
 the duration is enough if the counter has not changed since the observer's first read and the stored time is older than
-lease duration + clock skew allowance. It cannot be zero, because live owners need that third to renew after an outage
-of the table."""
+lease duration + clock skew allowance. The wait cannot be zero, because live owners need that third to renew after an
+outage of the table."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[
     """The rows of `after` that are not the same objects in `before`, as (key, earlier row or None, row)."""
     if before is after:
         return []
-    if list(before) == list(after):  # the usual case, which this branch handles in a tenth of the time
+    if list(before) == list(after):  # the usual case, in a tenth of the time
         rows = zip(after, before.values(), after.values(), strict=True)
         return list(compress(rows, map(is_not, before.values(), after.values())))
     return [(key, old, row) for key, row in after.items() if (old := before.get(key)) is not row]
@@ -97,8 +97,7 @@ def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[
 def _with_changes(
     observed: dict[str, Observation], seen: Observation, changed: list[str], gone: Iterable[str] = ()
 ) -> dict[str, Observation]:
-    """`observed` with the new observation `seen` for each of the `changed` keys, and without the keys that are "
-    "`gone`."""
+    """`observed` with the new observation `seen` for the `changed` keys, and without the `gone` keys."""
     if not changed and not gone:
         return observed
     noted = dict(observed)
@@ -146,7 +145,8 @@ def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float
 def untenured_leases(observations: Observations, now: float, minimum: float) -> frozenset[str]:
     """The partitions whose owner changed within the last `minimum` seconds.
 
-    Partitions as of the first read do not count; otherwise, a new member would get nothing for `minimum` seconds.
+    Owners as of the first read do not count as changed; otherwise, a new member would get nothing for `minimum`
+    seconds.
     """
     untenured = []
     for partition, seen in reversed(observations.epochs.items()):
@@ -164,7 +164,7 @@ def _silent(
     shortest: float,
     duration: Callable[[str], float],
 ) -> list[str]:
-    """The keys of the `rows` that have not changed for their `duration`; `shortest` is the shortest duration of all."""
+    """The keys of the `rows` that have not changed for their `duration`; `shortest` is the minimum of all durations."""
     silent = []
     for key, seen in observed.items():
         passed = now - seen.since

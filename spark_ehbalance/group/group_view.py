@@ -41,10 +41,10 @@ _WARNING, _ERROR = Severity
 
 #: All findings by code. The documentation lists this table.
 FINDINGS: Mapping[str, FindingKind] = {
-    "table_away": FindingKind(
+    "table_unreadable": FindingKind(
         _ERROR,
         "The lease table cannot be read: {problem}",
-        "Queries continue to read the partitions that they own. Check the storage and the rights.",
+        "Queries continue to read the partitions that they own. Check the storage and the permissions.",
     ),
     "no_live_member": FindingKind(
         _ERROR,
@@ -65,45 +65,46 @@ FINDINGS: Mapping[str, FindingKind] = {
     ),
     "crash_loop": FindingKind(
         _ERROR,
-        "{members} claimed {partitions} {times} times within {within}: the query fails and restarts.",
+        "{members} claimed {partitions} {times} times within {within}: the query keeps failing and restarting.",
         "See the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance seek`.",
     ),
     "stale_member": FindingKind(
         _WARNING,
-        "{member} owns {partitions} and has not renewed for {silence}; its lease duration is {duration}.",
+        "{member} owns {partitions} and has not renewed its leases for {silence}; its lease duration is {duration}.",
         "Another live member takes over. Check that the process is running, is not suspended, and can write to the "
         "lease table.",
     ),
     "fenced": FindingKind(
         _WARNING,
-        "Queries with different checkpoints run as {member} on {hosts}: each start fences the others.",
+        "Queries with different checkpoints run as {member} on {hosts}: whenever one starts, it stops the others.",
         "Give each query its own `ownerId`, or none.",
     ),
     "long_batch": FindingKind(
         _WARNING,
-        "Batch {batch} of {member} has been running for {ran}; {partitions} wait for it.",
+        "Batch {batch} of {member} has been running for {ran}; {partitions} are waiting for it.",
         "Look for a hanging task or sink in Spark's UI. `maxStall` gives the partitions to other members. With a "
-        "trigger interval and without `register(spark)`, the batch may have ended.",
+        "trigger interval and without `register(spark)`, the batch may already have ended.",
     ),
-    "hub_away": FindingKind(
+    "hub_unreachable": FindingKind(
         _WARNING,
         "{member} has not reached the event hub for {silence}; the lag of {partitions} is unknown.",
         "The hub is unreachable or too busy: see `Event hub unavailable` in the driver's log.",
     ),
     "paused": FindingKind(
         _WARNING,
-        "{member} owns {partitions} but does not read {events} events: {reason}.",
+        "{member} owns {partitions} but leaves {events} events unread: {reason}.",
         'See "Owned, but not read" in docs/troubleshooting.md.',
     ),
     "stalled": FindingKind(
         _WARNING,
-        "The event hub delivers no events from {partitions}, although {events} are waiting (receiverTimeout).",
+        "The event hub has delivered no events from {partitions} within receiverTimeout, although {events} "
+        "are waiting.",
         'Queries skip these partitions until they deliver events again. If the stall persists, see "A partition '
         'stalls" in docs/operations.md.',
     ),
     "behind": FindingKind(
         _WARNING,
-        "{member} owns {partitions} and has a backlog of {events} events; the oldest has waited for {waited}.",
+        "{member} owns {partitions} and has a backlog of {events} events; the oldest has been waiting for {waited}.",
         "If the backlog does not shrink, use more queries or cores, larger batches, or a faster sink. If nothing is "
         "read, the query or its sink hangs: see its log.",
     ),
@@ -126,7 +127,7 @@ _PAUSES = {
 _PATIENCE_MS, _FREE_MS, _WINDOW_MS = 60_000, 20_000, 600_000
 _LONG_FACTOR = 3
 
-#: Claims of one partition within `_WINDOW_MS` that make a crash loop.
+#: Number of claims of one partition within `_WINDOW_MS` that count as a crash loop.
 _MANY = 3
 
 _TAKES = {"Claim", "Steal", "HandOver"}
@@ -167,7 +168,7 @@ class Finding:
 
 
 def ranges(partitions: Sequence[str]) -> str:
-    """Partition ids for people, such as `partitions 0-3, 7`."""
+    """Partition ids in human-readable form, such as `partitions 0-3, 7`."""
     runs: list[list[str]] = []
     for partition in partitions:
         if runs and partition.isdecimal() and runs[-1][-1].isdecimal() and int(partition) == int(runs[-1][-1]) + 1:
@@ -183,8 +184,8 @@ class GroupView:
     """The group at `now_ms`, milliseconds since 1970 by the viewer's clock.
 
     `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `observed_ms`
-    maps members to the times at which the viewer observed their last renewals; for other members, the stored times
-    count, which are by the writers' clocks. `problem` is the reason why the table cannot be read now.
+    maps members to the times at which the viewer observed their last renewals. For other members, the stored times are
+    used, which come from the writers' clocks. `problem` is the reason why the table cannot be read now.
     """
 
     snapshot: Snapshot
@@ -198,7 +199,7 @@ class GroupView:
 
     @cached_property
     def members(self) -> list[Member]:
-        """The members, oldest first. If the store keeps no members, each owner, with `joined` 0."""
+        """The members, oldest first. If the store keeps no members, each owner counts as one, with `joined` 0."""
         if self.keeps_members:
             return sorted(self.snapshot.members.values(), key=lambda member: member.joined)
         return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(self.last_seen_ms.items())]
@@ -219,14 +220,14 @@ class GroupView:
 
     @cached_property
     def lags(self) -> Mapping[str, Lag]:
-        """The lag of each partition whose lag is known."""
+        """The known lags by partition."""
         return {lease.partition: lag for lease in self.snapshot.leases.values() if (lag := lease.current_lag)}
 
     def silence_ms(self, member: str) -> int:
         return max(0, self.now_ms - self.last_seen_ms.get(member, 0))
 
     def is_live(self, member: str) -> bool:
-        """Whether the member renewed within its lease duration."""
+        """Whether the member has renewed its leases within its lease duration."""
         return member in self.last_seen_ms and self.silence_ms(member) <= 1000 * self._durations.allowed_silence(member)
 
     @cached_property
@@ -258,7 +259,7 @@ class GroupView:
     def _group_findings(self) -> Iterator[Finding]:
         leases = self.snapshot.leases.values()
         if self.problem:
-            yield Finding("table_away", (), {"problem": self.problem})
+            yield Finding("table_unreadable", (), {"problem": self.problem})
         if leases and not self._any_member_live:
             seen = [*self.last_seen_ms.values(), *(query.at_ms for query in self.snapshot.queries.values())]
             seen += [lease.renewed_at_ms for lease in leases]
@@ -292,8 +293,8 @@ class GroupView:
             yield Finding("unowned", _ids(left), {"unowned": (self.now_ms - since) / 1000})
 
     def _crash_loops(self) -> Iterator[Finding]:
-        """Findings for partitions that one query claims repeatedly, or that several queries claim at the same "
-        "position."""
+        """Findings for partitions that one query claims repeatedly, or that several queries claim at the same
+        position."""
         takes, loops = defaultdict(list), defaultdict(list)
         for row in self.history:
             if row.partition is not None and row.event in _TAKES and 0 <= self.now_ms - row.at_ms <= _WINDOW_MS:
@@ -344,7 +345,7 @@ class GroupView:
         if query is not None and row is not None and measured:
             silence = (row.renewed_at_ms - max(measured)) / 1000
             if silence > self._durations.allowed_silence(id):
-                yield Finding("hub_away", _ids(leases), {"member": id, "silence": silence})
+                yield Finding("hub_unreachable", _ids(leases), {"member": id, "silence": silence})
                 return
         waiting = defaultdict(list)
         asked_ms = row.asked_ms if row is not None else None

@@ -1,4 +1,4 @@
-"""The history of a group: every change of owner and every operator's order, without renewals and checkpoints."""
+"""The history of a group: every change of owner and every command of an operator, but no renewals or checkpoints."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from spark_ehbalance.group.snapshot import Snapshot
 class OwnershipChange:
     """One row of the history: `partition` changed from `owner_before` to `owner` (None: no owner) at `epoch`.
 
-    `event` is the class name of the transition, `at_ms` the time by the wall clock of its author `by`,
-    `sequence_number` the checkpoint's, and `why` the operator's order and reason. An order by itself does not change
-    the owner, so `owner_before` and `owner` are then the same. An operator's `Drain` names the member as both owners;
-    its `partition` and `epoch` are None."""
+    `event` is the class name of the transition, `at_ms` is the time on the wall clock of its author, `by`,
+    `sequence_number` is the checkpoint's, and `why` contains an operator's command and reason. A command by itself does
+    not change the owner, so `owner_before` and `owner` are then the same. If an operator drains a member, both owners
+    are that member, and `partition` and `epoch` are None."""
 
     at_ms: int
     partition: str | None
@@ -70,7 +70,7 @@ def _change(
 
 
 def _order_text(transition: Transition) -> str | None:
-    """The text of an operator's order."""
+    """Describes an operator's command."""
     if isinstance(transition, MoveTo):
         return _with_reason(f"to {transition.to}", transition.why)
     if isinstance(transition, Seek):
@@ -79,13 +79,13 @@ def _order_text(transition: Transition) -> str | None:
 
 
 def _by_pin(before: Lease | None, after: Lease) -> str | None:
-    """The text of the pin that caused a move."""
+    """Describes the pin that caused a move."""
     pin = before.pin if before and before.owner != after.owner else None
-    return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
+    return _with_reason(f"requested by {pin.by}", pin.why) if pin and pin.to == after.owner else None
 
 
 def _by_force(before: Lease | None, transition: Transition) -> str | None:
-    """The reason for a claim from another owner."""
+    """Why a lease was claimed although another member owned it."""
     if not isinstance(transition, Claim) or before is None or before.owner in (None, transition.by.id):
         return None
     if before.counter == transition.unchanged_counter:

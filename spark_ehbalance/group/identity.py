@@ -20,7 +20,7 @@ class Group:
 
     @classmethod
     def from_names(cls, namespace: str, hub: str, consumer_group: str) -> Group:
-        """The group with these names, whatever their case and whatever the namespace's port."""
+        """The group with these names, ignoring their case and the namespace's port."""
         host, _, port = namespace.lower().partition(":")
         is_emulator = port not in ("", "5671") and is_loopback(host)
         return cls(f"{host}:{port}" if is_emulator else host, hub.lower(), consumer_group.lower())

@@ -28,14 +28,14 @@ class Lag:
         return None if self.unread_since_ms is None else max(0, now_ms - self.unread_since_ms) / 1000
 
     def read_up_to(self, next: int) -> Lag:
-        """The lag once reading has moved to `next`, forward or back."""
+        """The lag if reading continues at `next`, forward or back."""
         if next == self.next:
             return self
         return Lag(next, max(self.end, next), None, self.at_ms)
 
     def with_wait_from(self, other: Lag | None) -> Lag:
-        """This lag, with the later `unread_since_ms` of this and an `other`, earlier measurement, because each is a
-        lower bound. The other measurement does not count if the hub was recreated since."""
+        """This lag, with the later `unread_since_ms` of this measurement and an earlier one (`other`), because each is
+        a lower bound. `other` is ignored if the hub was recreated since."""
         if not self.events or other is None or other.unread_since_ms is None:
             return self
         if other.next != self.next or other.end > self.end:

@@ -3,8 +3,9 @@
 A *group* is one (namespace, event hub, consumer group). All values are immutable; nothing here reads a clock or does
 I/O.
 
-Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. They are shown to people, and shorten the
-wait of a cold start. They are never compared between machines to decide which members are alive (see `expiry`).
+Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. They are informational, except that they
+shorten the wait of a cold start. They are never compared between machines to decide which members are alive (see
+`expiry`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_ehbalance.group.position import Position
 class TableIdentity:
     """Identifies a lease table independently of its location.
 
-    `id` is created with the first partition, so a table that was emptied gets another id. `hub_created_ms` is the
+    `id` is created with the first partition, so a table that was emptied gets a new id. `hub_created_ms` is the
     creation time of the event hub whose positions the table contains; None if unknown. `latest_ms` is the time of the
     group's first start by the hub's clock; in partitions without a stored end, `latest` means this time. It is None
     before the first start.
@@ -69,10 +70,9 @@ class MemberLoad:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """An operator's order that the partition belongs to the member `to`, in force while that member is active.
-
-    `by` and `why` are informational. If `transfer` is true, the order is in force only until the minimum tenure after
-    the move ends, so that no strategy undoes the move at once; a member then removes the pin.
+    """An operator's command to keep the partition with the member `to`, in force while that member is active. `by` and
+    `why` are informational. If `transfer` is true, the pin is in force only until the minimum tenure after the move
+    ends, so that no strategy undoes the move at once. A member then removes the pin.
     """
 
     to: str
@@ -85,12 +85,12 @@ class Pin:
 class Lease:
     """One partition's row.
 
-    `epoch` rises by one at every change of owner and never falls; it fences stale owners in the store and, as the AMQP
-    owner level, at the hub. `renewal` rises at every renewal. `checkpoint` is None until the first claim resolves the
-    starting position. `owned_since_ms` identifies a tenure: it stays the same when a restarted owner claims its lease
-    again. `defences` counts the races that an owner won for its own lease (strategy `race`). `seek_epoch` is the epoch
-    of the last seek, or 0 if there was none. `lag` is informational. `stall_count` counts the stalls at this
-    checkpoint; see `changes.Stall`.
+    `epoch` rises by one with every change of owner and never falls; it fences stale owners in the store and, as the
+    AMQP owner level, at the hub. `renewal` rises with every renewal. `checkpoint` is None until the first claim
+    resolves the starting position. `owned_since_ms` identifies a tenure: it stays the same when a restarted owner
+    claims its lease again. `defences` counts the races that an owner won for its own lease (strategy `race`).
+    `seek_epoch` is the epoch of the last seek, or 0 if there was none. `lag` is informational. `stall_count` counts the
+    stalls at this checkpoint; see `changes.Stall`.
     """
 
     partition: str
@@ -115,13 +115,12 @@ class Lease:
 
     @property
     def counter(self) -> tuple[int, int]:
-        """A value that changes with every renewal. A lease whose counter does not change for the lease duration "
-        "expires."""
+        """A value that changes with every renewal. If it does not change for the lease duration, the lease expires."""
         return self.epoch, self.renewal
 
     def still_owned(self, epoch: int, since_ms: int) -> bool:
-        """Whether the owner since `since_ms` still owns the lease that it began to read in `epoch`. A seek raises the
-        epoch too, but does not end the tenure."""
+        """Whether the owner whose tenure began at `since_ms` still owns the lease that it began to read in `epoch`. A
+        seek raises the epoch too, but does not end the tenure."""
         return self.epoch == epoch or (self.epoch == self.seek_epoch and 0 < self.owned_since_ms == since_ms)
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
@@ -200,9 +199,9 @@ class QueryRecord:
     """One query's row: `lineage` identifies its Spark checkpoint.
 
     `run` is the incarnation of the process that joined last; it is empty once that process has left, and `begun` is
-    then exact. `start` counts the processes. As of the run's last commit, `batch` is the last batch that the sink
-    finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. The record
-    outlives the query, so that a stale checkpoint is detected."""
+    then exact. `start` counts the starts of the query. As of the run's last commit, `batch` is the last batch that the
+    sink finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. The
+    record outlives the query, so that a stale checkpoint can be detected."""
 
     lineage: str
     run: str

@@ -1,4 +1,4 @@
-"""Operators' orders about partitions: transfer, pin, unpin and seek. `Drain`, which members use too, is in
+"""Operators' commands for partitions: transfer, pin, unpin and seek. `Drain`, which members also use, is in
 `changes`."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from spark_ehbalance.group.working_copy import WorkingCopy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Transition):
-    """An order about one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
-    reason. The text of a rejection states what is allowed."""
+    """A command for one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
+    reason. The reason of a rejection states what is allowed."""
 
     partition: str
     why: str = ""
@@ -32,11 +32,11 @@ class Order(Transition):
 
     @abstractmethod
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
-        """The reason why this order is invalid for `lease`; None if it is valid."""
+        """The reason why this command is invalid for `lease`; None if it is valid."""
 
     @abstractmethod
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
-        """The lease after this order."""
+        """The lease after this command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class MoveTo(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinTo(MoveTo):
-    """Keep the partition with the member `to`, whatever the strategy decides, from when `to` has room for it."""
+    """Keep the partition with the member `to`, whatever the strategy decides, as soon as `to` has room for it."""
 
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:
             return state.unknown_member(self.to)
         pinned = lease.pin is not None and lease.pin.to == self.to and not lease.pin.transfer
-        return f"partition {self.partition} is pinned to {self.to} already" if pinned else None
+        return f"partition {self.partition} is already pinned to {self.to}" if pinned else None
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         return self._pinned(lease, state, Pin(self.to, self.by.id, self.why))
@@ -82,7 +82,7 @@ class Transfer(MoveTo):
             active = ", ".join(id for id in sorted(state.members) if state.is_active(id))
             return f"{self.to} is not an active member; active members: {active or 'none'}"
         if lease.owner == self.to:
-            return f"partition {self.partition} is owned by {self.to} already"
+            return f"partition {self.partition} is already owned by {self.to}"
         if pin is not None and not pin.transfer:
             return f"partition {self.partition} is pinned to {pin.to}, so remove that pin first, or change it"
         return state.full(self.to, self.partition)

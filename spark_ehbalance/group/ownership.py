@@ -1,4 +1,4 @@
-"""An index of a group's leases by owner, without their renewals."""
+"""An index of a group's leases by owner, which does not change with renewals."""
 
 from __future__ import annotations
 

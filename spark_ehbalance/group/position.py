@@ -20,7 +20,7 @@ def names_event(offset: str | None) -> bool:
 class Position:
     """The last finished event: reading continues at `next`.
 
-    `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' opaque text for the same
+    `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' opaque string for the same
     event, if known. It is kept for other readers and never parsed.
     """
 

@@ -40,7 +40,7 @@ class Snapshot:
 
     @property
     def latest_ms(self) -> int | None:
-        """The meaning of `latest` for the whole group; None before the group's first start, and if the store keeps no
+        """The meaning of `latest` for the whole group; None before the group's first start, or if the store keeps no
         identity."""
         return self.table.latest_ms if self.table else None
 

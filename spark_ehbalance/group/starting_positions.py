@@ -1,6 +1,6 @@
 """The values of the options `startingPosition` and `endingPosition`.
 
-A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with its zone
+A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with a time zone
 (meaning the first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all
 other partitions. In such an object, a position can also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions`
 prints it."""
@@ -29,7 +29,7 @@ class PartitionEnd(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: Numbers of 13 digits are rejected as ambiguous: they are probably milliseconds since 1970 (years 2001 to 2286),
+#: Numbers with 13 digits are rejected as ambiguous: they are probably milliseconds since 1970 (years 2001 to 2286),
 #: because few partitions have that many events.
 _MILLISECONDS = range(10**12, 10**13)
 
@@ -51,7 +51,7 @@ _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
-#: Digits of a time that are finer than microseconds, which `datetime` ignores.
+#: The digits of a time beyond microseconds, which `datetime` ignores.
 _FINER = re.compile(r"(?<=[.,]\d{6})\d+")
 
 #: An invalid offset from UTC that `datetime` accepts.
@@ -59,12 +59,12 @@ _NO_OFFSET = re.compile(r".*[+-]\d\d:?[6-9]\d", re.DOTALL)
 
 
 class AmbiguousPositionError(ValueError):
-    """A position that can be understood in two ways. The text contains an unambiguous form of each."""
+    """A position with two possible meanings. The message contains an unambiguous form of each."""
 
 
 @dataclass(frozen=True)
 class StartingPositions:
-    """A position for each partition: its position in `named`, or `others` if it has none there."""
+    """A position for each partition: the one in `named` or, if there is none, `others`."""
 
     others: UnresolvedPosition | None
     named: Mapping[str, UnresolvedPosition] = field(default_factory=dict)
@@ -73,15 +73,15 @@ class StartingPositions:
     def parse(cls, text: str) -> StartingPositions:
         """Parse an option's `text`. Raises `ValueError`, whose message states the allowed values."""
         if not text.startswith("{"):
-            return cls(position_of_json(text))
+            return cls(position_from_json(text))
         try:
             by_partition = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(_ALLOWED) from None
         if by_partition.keys() == {"next"}:
-            return cls(position_of_json(by_partition))
+            return cls(position_from_json(by_partition))
         by_partition.pop(HUB_KEY, None)
-        named = {partition: position_of_json(value) for partition, value in by_partition.items()}
+        named = {partition: position_from_json(value) for partition, value in by_partition.items()}
         return cls(named.pop("*", None), named)
 
     def check(self, partitions: tuple[str, ...]) -> None:
@@ -89,11 +89,11 @@ class StartingPositions:
         if unknown := sorted(set(self.named) - set(partitions)):
             raise _invalid(redacted(unknown[0]), "the hub has no such partition", f"partitions {', '.join(partitions)}")
         if self.others is None and (missing := [p for p in partitions if p not in self.named]):
-            raise _invalid(missing[0], "it is missing", 'a position of this partition, or of all others as "*"')
+            raise _invalid(missing[0], "it is missing", 'a position for this partition, or for all others as "*"')
 
     def check_ends(self, ends: Mapping[str, int]) -> None:
-        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` maps the partitions in
-        which reading begins to the sequence numbers after their last events."""
+        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` maps each partition that
+        will be read to the sequence number after its last event."""
         for partition, end in ends.items():
             position = self.first_sequence_number(partition)
             if position is not None and position > end:
@@ -120,14 +120,14 @@ def _invalid(partition: str, problem: str, allowed: str) -> OptionError:
 def parse_position(text: str) -> UnresolvedPosition:
     """Parse `text` as a single position. Raises `ValueError`, whose message states the allowed values."""
     try:
-        return position_of_json(json.loads(text) if text.startswith("{") else text)
+        return position_from_json(json.loads(text) if text.startswith("{") else text)
     except AmbiguousPositionError:
         raise
     except (ValueError, RecursionError):
         raise ValueError(_ALLOWED_POSITION) from None
 
 
-def position_of_json(value: object) -> UnresolvedPosition:
+def position_from_json(value: object) -> UnresolvedPosition:
     """The position in a JSON `value`. Raises `ValueError`, whose message states the allowed values."""
     if isinstance(value, dict):
         return _described_position(value)
@@ -144,14 +144,15 @@ def position_of_json(value: object) -> UnresolvedPosition:
         if text.lower() in ("earliest", "latest"):
             return PartitionEnd(text.lower())
         if text.isascii() and text.isdigit():
-            return position_of_json(int(text[:20]))
+            return position_from_json(int(text[:20]))
         finer = _FINER.search(text)
         exact = _FINER.sub("", text, count=1)
         try:
             if _NO_OFFSET.fullmatch(text):
                 raise ValueError
             time = datetime.fromisoformat(exact[:-1] + "+00:00" if exact[-1:] in ("Z", "z") else exact)
-            # Round up to milliseconds, as events have: Azure's client truncates, so it would begin at an earlier event.
+            # Round up to milliseconds, the precision of event times. Azure's client truncates, so it would begin too
+            # early.
             time += timedelta(microseconds=1 if finer and finer[0].strip("0") else 0)
             time += timedelta(microseconds=-time.microsecond % 1000)
         except (ValueError, OverflowError):
@@ -159,7 +160,7 @@ def position_of_json(value: object) -> UnresolvedPosition:
         if time.tzinfo is None:
             written = time.isoformat()
             raise AmbiguousPositionError(
-                f"a time with its zone: {written}Z for UTC, or with an offset, such as {written}+01:00"
+                f"a time with a time zone: {written}Z for UTC, or with an offset, such as {written}+01:00"
             )
         return time
     raise ValueError(_ALLOWED)

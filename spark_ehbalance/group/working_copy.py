@@ -1,4 +1,4 @@
-"""The mutable copy of a group's state that one `apply` changes."""
+"""The mutable copy of a group's state that one call of `apply` changes."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ class WorkingCopy:
         return f"{id} is not a member; members: {', '.join(sorted(self.members)) or 'none'}"
 
     def full(self, id: str, partition: str) -> str | None:
-        """The reason why the member `id` may not also own `partition`, or None. Handovers pending to the member count
-        as its own partitions."""
+        """The reason why the member `id` may not also own `partition`, or None. Partitions with a pending handover to
+        the member count as owned."""
         limit = self.members[id].max_owned
         if limit is None:
             return None

@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition, position_of_json
+from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition, position_from_json
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.positions import parse_hub
@@ -50,7 +50,7 @@ class PositionFile:
             raise self._invalid("it contains no positions", "JSON as printed by `ehbalance positions`")
         self.hub = self._parse(HUB_KEY, content.pop(HUB_KEY, None), parse_hub)
         self.named = {
-            partition: self._parse(partition, value, position_of_json) for partition, value in content.items()
+            partition: self._parse(partition, value, position_from_json) for partition, value in content.items()
         }
         self.others = self.named.pop("*", None)
 

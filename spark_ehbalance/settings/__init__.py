@@ -1,1 +1,1 @@
-"""Settings and parsers for every layer: no clock, no state."""
+"""Option declarations, parsers and secrets, for all layers. No clock, no state."""

@@ -1,4 +1,4 @@
-"""Locations, which are paths or addresses that begin with a scheme."""
+"""Locations: paths, or addresses that begin with a scheme."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def is_relative(text: str) -> bool:
 
 
 def has_unsafe_characters(text: str) -> bool:
-    """Whether `text` contains characters that a storage rejects or misinterprets: some systems treat a backslash as a
-    slash and others as a letter, and delta-rs panics on quotes and on ^."""
+    """Whether `text` contains characters that a storage system rejects or misinterprets. Some systems treat a backslash
+    as a slash and others as part of a name, and delta-rs panics on quotes and on `^`."""
     return re.search(r"[\"'\[\]{}<>|*?`^\\\x00-\x1f\x7f]", text) is not None
 
 

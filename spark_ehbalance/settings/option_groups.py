@@ -1,4 +1,4 @@
-"""Options shared by several commands: a dataclass of typer options as one parameter."""
+"""Options shared by several commands, declared as a dataclass of typer options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` for typer: a parameter of a dataclass type becomes one parameter per field."""
+    """Wrap `command` for typer: each parameter of a dataclass type becomes one parameter per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = list[Parameter]()

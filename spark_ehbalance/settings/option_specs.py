@@ -15,9 +15,9 @@ from spark_ehbalance.settings.parsing import duration_text, parse_duration
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """The declaration of an option. `parse` parses a value's text, and raises `ValueError` with the allowed values.
-    `default` and `meaning` are Markdown, for the documentation. `only` and `in_batch` are for options of the source
-    (see `Options`)."""
+    """The declaration of an option. `parse` parses a string, and raises `ValueError` with the allowed values. `default`
+    and `meaning` are Markdown, for the documentation. Only the source's options use `only` and `in_batch` (see
+    `Options`)."""
 
     parse: Callable[[str], Any] = str
     meaning: str = ""
@@ -35,8 +35,7 @@ def option_field(
     only: str = "",
     in_batch: str | None = None,
 ) -> Any:
-    """A dataclass field with `default`. `shown` is the default in Markdown; if it is None, it is derived from "
-    "`default`."""
+    """A dataclass field with `default`. `shown` is the default in Markdown (None: derived from `default`)."""
     text = _markdown(default, parse) if shown is None else shown
     if in_batch is not None:
         text = f"stream {text}, batch `{in_batch}`"
@@ -44,12 +43,12 @@ def option_field(
 
 
 def declarations(kind: type[Any]) -> dict[str, OptionSpec]:
-    """Field → declaration, in the order of the dataclass `kind`, without undeclared fields."""
+    """Map the declared fields of the dataclass `kind`, in order, to their declarations."""
     return {field.name: field.metadata["spec"] for field in dataclasses.fields(kind) if "spec" in field.metadata}
 
 
 def option_name(field: str) -> str:
-    """The option of a field: `leaseTable` for `lease_table`."""
+    """The option name of a field, such as `leaseTable` for `lease_table`."""
     first, *others = field.split("_")
     return first + "".join(map(str.capitalize, others))
 

@@ -1,4 +1,4 @@
-"""Parsers of values. They raise `ValueError`, whose message states the allowed values."""
+"""Parsers for option values. They raise `ValueError` with the allowed values."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _UNIT_NAMES = {
     "hour": "h",
     "hours": "h",
 }
-#: The longest duration, in seconds: longer ones overflow operating systems' clocks.
+#: Maximum duration, in seconds. Longer durations overflow operating systems' clocks.
 _LONGEST = 366 * 86400.0
 _DURATION_FORMS = "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds), at most 366 days"
 
 
 def parse_duration(value: str) -> float:
-    """The seconds of a duration such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds)."""
+    """Parse a duration above 0, such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds), to seconds."""
     seconds = _seconds(value)
     if not seconds:
-        raise ValueError(f"a length of time over 0, {_DURATION_FORMS}")
+        raise ValueError(f"a duration above 0, {_DURATION_FORMS}")
     return seconds
 
 
 def parse_delay(value: str) -> float:
-    """The seconds of a duration that may be 0."""
+    """Parse a duration that may be 0 to seconds."""
     seconds = _seconds(value)
     if seconds is None:
-        raise ValueError(f"a length of time, {_DURATION_FORMS}")
+        raise ValueError(f"a duration, {_DURATION_FORMS}")
     return seconds
 
 
 def parse_shift(value: str) -> float:
-    """The seconds of a duration that may be 0 or negative, such as a clock's offset."""
+    """Parse a duration that may be 0 or negative, such as a clock's offset, to seconds."""
     seconds = _seconds(value.strip().removeprefix("-"))
     if seconds is None:
-        raise ValueError(f"a length of time, with or without a minus sign, {_DURATION_FORMS}")
+        raise ValueError(f"a duration, with or without a minus sign, {_DURATION_FORMS}")
     return -seconds if value.strip().startswith("-") else seconds
 
 
@@ -58,12 +58,12 @@ def _seconds(value: str) -> float | None:
 
 
 def duration_text(seconds: float) -> str:
-    """A text that `parse_duration` parses to `seconds`."""
+    """Format `seconds` as a duration that `parse_duration` accepts."""
     return f"{seconds:g} seconds" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """A parser of whole numbers from `minimum` to `maximum`."""
+    """A parser for whole numbers from `minimum` to `maximum`."""
     allowed = f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
 
     def parse(value: str) -> int:
@@ -75,7 +75,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 
 def number(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """A parser of finite numbers from `low` to `high`, both included."""
+    """A parser for finite numbers from `low` to `high` (inclusive)."""
     allowed = f"a number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
 
     def parse(value: str) -> float:
@@ -98,14 +98,14 @@ def positive(value: str) -> float:
 
 
 def flag(value: str) -> bool:
-    """Parse `true` or `false`, in any case."""
+    """Parse `true` or `false`, ignoring case."""
     if value.lower() not in ("true", "false"):
         raise ValueError("true or false")
     return value.lower() == "true"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """A case-sensitive parser of one of `names`."""
+    """A case-sensitive parser that accepts only `names`."""
 
     def parse(value: str) -> str:
         if value not in names:

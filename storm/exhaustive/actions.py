@@ -106,7 +106,7 @@ def check_owners(state: State) -> None:
         if engine is None:
             continue
         look = engine._member.read_state
-        if look.away or state.now - look.unwritable_at < LEASE / 3:  # safe mode
+        if look.failed or state.now - look.unwritable_at < LEASE / 3:  # safe mode
             continue
         me = engine.author.incarnation
         for partition, holding in engine.readable(state.now).items():

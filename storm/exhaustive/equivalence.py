@@ -221,7 +221,7 @@ class _Relative:
             self.ago(look.begun, _LEASE),
             self.ago(look.changed_at, _HALF),
             self.ago(look.unwritable_at, _THIRD),
-            self.ago(look.tried, _HALF) if look.away else None,
+            self.ago(look.tried, _HALF) if look.failed else None,
             look.drained,
             version == self.table.version,
             isinstance(request, Snapshot) and version == request.version,

@@ -47,7 +47,7 @@ def test_cache_plus_later_log_equals_the_whole_log(log: list[dict[str, int]], be
     cache = cache.after(later)
     assert cache.identifiers == at(len(log) - 1)
     assert cache.version == len(log) - 1
-    with pytest.raises(ValueError, match="does not follow"):
+    with pytest.raises(ValueError, match="does not directly follow"):
         cache.after([LoggedCommit(cache.version + 2, {})])
 
 

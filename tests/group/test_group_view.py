@@ -113,7 +113,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
     ),
     "a query that does not reach the hub": (
         view(lease("0", "ann", lag=Lag(100, 100, None, ago(43))), lease("1", "bob")),
-        "hub_away",
+        "hub_unreachable",
         "0",
         {"member": "ann", "silence": 40},
     ),
@@ -152,7 +152,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         "0",
         {"member": "ann", "events": 20, "waited": 600},
     ),
-    "a table that cannot be read": (view(lease("0", "ann"), problem="403"), "table_away", "", {"problem": "403"}),
+    "a table that cannot be read": (view(lease("0", "ann"), problem="403"), "table_unreadable", "", {"problem": "403"}),
 }
 
 

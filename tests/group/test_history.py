@@ -19,7 +19,7 @@ REQUESTED = Handover("bob", 30_000, 7)
     [
         ("ann", None, {"unchanged_counter": (3, 9)}, "no heartbeat for the lease duration"),
         ("ann", None, {"overdue_handover": REQUESTED}, "not handed over in time"),
-        ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": REQUESTED}, "ordered by jo: nearer"),
+        ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": REQUESTED}, "requested by jo: nearer"),
         ("bob", None, {}, None),
         (None, None, {}, None),
     ],

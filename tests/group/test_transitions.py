@@ -216,20 +216,28 @@ REFUSALS = {
     "hand over: not requested": (group(), HAND_OVER, "no handover is pending"),
     "hand over: next owner leaves": (after(REQUESTED, drain("bob")), HAND_OVER, "the next owner is not active"),
     "cancel: nothing pending": (group(), CANCEL, "no handover is pending"),
-    "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has joined already"),
+    "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has already joined"),
     "drain: no member": (group(), drain("eve"), "eve is not a member; members: ann, bob, cat"),
-    "drain: drained already": (BOB_LEAVING, drain("bob", BOB), "bob is leaving already"),
-    "forget: heartbeat since": (after(group(), Heartbeat(by=ANN, at_ms=AT)), forget(), "has renewed or left"),
-    "forget: joined again since": (after(group(), Join(by=NEW_ANN, at_ms=AT)), forget(), "has renewed or left"),
-    "add: all known": (group(), add("0"), "the table has these partitions already"),
+    "drain: drained already": (BOB_LEAVING, drain("bob", BOB), "bob is already leaving"),
+    "forget: heartbeat since": (
+        after(group(), Heartbeat(by=ANN, at_ms=AT)),
+        forget(),
+        "ann has renewed its membership",
+    ),
+    "forget: joined again since": (
+        after(group(), Join(by=NEW_ANN, at_ms=AT)),
+        forget(),
+        "ann has renewed its membership",
+    ),
+    "add: all known": (group(), add("0"), "the table already has these partitions"),
     "transfer: to no member": (group(), transfer("eve"), "eve is not an active member; active members: ann, bob, cat"),
     "transfer: to a leaving member": (BOB_LEAVING, transfer(), "bob is not an active member; active members: ann, cat"),
-    "transfer: to its owner": (group(), transfer("ann"), "partition 0 is owned by ann already"),
+    "transfer: to its owner": (group(), transfer("ann"), "partition 0 is already owned by ann"),
     "transfer: unknown partition": (group(), transfer(partition="7"), "partition 7 is unknown; known partitions: 0"),
     "transfer: no room": (BOB_FULL, transfer(), FULL),
     "transfer: pinned": (group(pin=PINNED), transfer(), "partition 0 is pinned to ann, so remove that pin first"),
     "pin: to no member": (group(), pin("eve"), "eve is not a member; members: ann, bob, cat"),
-    "pin: pinned already": (group(pin=PINNED), pin("ann"), "partition 0 is pinned to ann already"),
+    "pin: pinned already": (group(pin=PINNED), pin("ann"), "partition 0 is already pinned to ann"),
     "unpin: not pinned": (with_lease(group(pin=PINNED), Lease("1")), unpin("1"), "not pinned; pinned partitions: 0"),
     "seek: owned": (group(), seek(2), "partition 0 is owned by ann, so stop that query first, or use --force"),
     "end transfer: pinned": (group(pin=PINNED), END_TRANSFER, "the partition has no transfer"),
@@ -491,7 +499,7 @@ def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> J
 def test_query_is_recorded_and_its_runs_are_counted() -> None:
     first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
     assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
-    assert_rejected(first, run_of(STRANGER), "eve has joined already")
+    assert_rejected(first, run_of(STRANGER), "eve has already joined")
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
@@ -552,7 +560,7 @@ def test_latest_is_the_same_moment_for_the_whole_group() -> None:
     started = after(table, first)
     assert started.table == TableIdentity("t1", latest_ms=70)
     assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}
-    assert_rejected(started, replace(first, latest_ms=90), "the group started before")
+    assert_rejected(started, replace(first, latest_ms=90), "the group has already started")
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
-    assert_rejected(started, replace(claim, latest_ms=90), "does not match the group's first start")
+    assert_rejected(started, replace(claim, latest_ms=90), "was not resolved with the group's `latest`")
     assert after(started, claim).leases["7"].checkpoint == Position(3)

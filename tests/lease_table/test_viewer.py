@@ -81,7 +81,7 @@ def test_viewers_share_a_read_and_an_outage_keeps_the_last_view(
         found = viewer.latest()
         assert (found.problem, found.findings[0].code, found.snapshot) == (
             str(UNAVAILABLE),
-            "table_away",
+            "table_unreadable",
             table.snapshot,
         )
     assert caplog.messages == [str(UNAVAILABLE)]

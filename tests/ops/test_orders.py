@@ -82,7 +82,7 @@ def test_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
     both = leases.fails(2, "pin", "0", "--remove", "--to", "bob")
     assert_error(both, "EHB_OPTIONS_CONFLICT", "--to and --remove")
     error = leases.fails(2, "pin", "0", "--to", "bob", "--handover-timeout", "soon")
-    assert_error(error, "EHB_OPTION_INVALID", "--handover-timeout='soon'", "a length of time")
+    assert_error(error, "EHB_OPTION_INVALID", "--handover-timeout='soon'", "a duration")
 
 
 # --- seek -------------------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ WRONG = [
     ("maxEventsPerTrigger minPartitions maxPartitionsOwned prefetch", ["0"], "a whole number from 1"),
     ("ownerLevel", ["-1"], "a whole number from 0"),
     ("prefetch", ["10001"], "1 to 10000"),
-    ("checkpointInterval", ["-1", "often", "367 d", "8784.1 h"], "a length of time"),
+    ("checkpointInterval", ["-1", "often", "367 d", "8784.1 h"], "a duration"),
     ("failOnDataLoss jsonProperties", ["yes"], "true or false"),
     ("balanceInterval leaseDuration handoverTimeout receiverTimeout", ["0 s"], "10 seconds, 500 ms, 2 minutes"),
     ("ownerId", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"], ""),
@@ -237,7 +237,7 @@ WRONG = [
     ),
     ("onMalformed", ["ignore"], "one of fail, keep, skip"),
     ("race.weight", ["size"], "one of count, load"),
-    ("race.delayPerLease", ["0 s"], "a length of time over 0"),
+    ("race.delayPerLease", ["0 s"], "a duration above 0"),
     ("transfer.target", ["-1"], "a number from 0 to 10"),
     ("transfer.hitCount", ["1.5"], "a whole number from 0"),
 ]

@@ -40,7 +40,7 @@ def test_durations_are_parsed_to_seconds(text: str, seconds: float) -> None:
     assert parse_shift(f"-{text.strip()}") == pytest.approx(-seconds)
 
 
-ANY, FORMS = "a length of time", "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"
+ANY, FORMS = "a duration", "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"
 
 
 @settings(deadline=None)
@@ -63,13 +63,13 @@ def test_zero_is_accepted_where_allowed() -> None:
 @pytest.mark.parametrize(
     ("parse", "text", "allowed"),
     [
-        (parse_duration, "0 s", "a length of time over 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"),
-        (parse_delay, "-1 s", "a length of time, such as 10 seconds"),
-        (parse_delay, "soon", "a length of time, such as 10 seconds"),
-        (parse_shift, "- 1 s 2", "a length of time, with or without a minus sign, such as 10 seconds"),
-        (parse_duration, "8785 h", f"{ANY} over 0, {FORMS}, at most 366 days"),
+        (parse_duration, "0 s", "a duration above 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"),
+        (parse_delay, "-1 s", "a duration, such as 10 seconds"),
+        (parse_delay, "soon", "a duration, such as 10 seconds"),
+        (parse_shift, "- 1 s 2", "a duration, with or without a minus sign, such as 10 seconds"),
+        (parse_duration, "8785 h", f"{ANY} above 0, {FORMS}, at most 366 days"),
         (parse_delay, "9" * 400 + " h", f"{ANY}, {FORMS}, at most 366 days"),
-        (parse_shift, "--1 s", "a length of time, with or without a minus sign"),
+        (parse_shift, "--1 s", "a duration, with or without a minus sign"),
         (whole(1), "0", "a whole number from 1"),
         (whole(1, 10), "11", "a whole number from 1 to 10"),
         (number(0, 10), "10.1", "a number from 0 to 10"),

@@ -191,11 +191,11 @@ def test_secret_storage_options_can_be_references(tmp_path: Path, monkeypatch: p
         (f"env:{HUB_KEY}", "no such variable"),
         ("file:/a\x00b", "cannot read the file"),
         (f"file:/{HUB_KEY}", "No such file"),
-        ("file:FOLDER/pipe", "no regular file"),
+        ("file:FOLDER/pipe", "not a regular file"),
         ("file:FOLDER/empty", "1 to 65536 bytes"),
         ("file:FOLDER/large", "1 to 65536 bytes"),
         ("file:FOLDER/binary", "not UTF-8 text"),
-        ("file:/dev/zero", "no regular file"),
+        ("file:/dev/zero", "not a regular file"),
     ],
 )
 @pytest.mark.parametrize("option", ["connectionString", "storageSecrets.account_key"])

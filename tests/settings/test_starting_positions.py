@@ -79,7 +79,7 @@ def test_spellings_of_the_same_position_are_equal(text: str, position: Unresolve
     assert StartingPositions.parse(text).others == position
 
 
-NO_ZONE = "a time with its zone: {0}Z for UTC, or with an offset, such as {0}+01:00"
+NO_ZONE = "a time with a time zone: {0}Z for UTC, or with an offset, such as {0}+01:00"
 MILLISECONDS = (
     '2026-01-31T12:00:00.000Z for these milliseconds since 1970, or {"next": 1769860800000} for this sequence number'
 )
@@ -152,7 +152,7 @@ def test_valid_positions_cover_all_partitions(positions: str) -> None:
     ("positions", "partition", "allowed"),
     [
         ('{"7": 5, "*": "latest"}', "'7'", "partitions 0, 1"),
-        ('{"0": 5}', "1", 'a position of this partition, or of all others as "*"'),
+        ('{"0": 5}', "1", 'a position for this partition, or for all others as "*"'),
     ],
 )
 def test_positions_of_unknown_or_missing_partitions_are_rejected(positions: str, partition: str, allowed: str) -> None:

@@ -244,7 +244,7 @@ class Offsets:
     last: dict[str, str]
     at: str = ""
 
-    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+    def find_offset(self, partition: str, sequence_number: int) -> str | None:
         return self.at
 
 

@@ -44,8 +44,8 @@ def view(
     rng: random.Random,
     memory: Any,
 ) -> View:
-    """The view for the strategy of `member`, with `written_first` applied and only leases of the hub's `partitions`
-    (all leases if empty). `memory` is the strategy's memory."""
+    """The view for the strategy of `member`, after applying `written_first`. It contains only leases of the hub's
+    `partitions` (all leases if empty). `memory` is the strategy's memory."""
     draft, observations, settings, duration = (
         member.snapshot,
         member.group_state.observations,

@@ -34,7 +34,7 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The time `since` which the members' limits have left partitions unowned (monotonic seconds; None: they do not),
+    """The time `since` which the members' limits have left partitions unowned (monotonic seconds; None: no shortage),
     and whether a warning was logged (`warned`)."""
 
     since: float | None = None

@@ -96,7 +96,7 @@ class MemberEngine:
         self._balanced: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's memory
         self._turn: _Turn | None = None
-        self._look_begun: float | None = None  # the time before the read in progress
+        self._read_begun: float | None = None  # the time before the read in progress
         self._stopping = False
         self._hang = Hang()
         self._tidied = (0, 0.0)  # version and time
@@ -106,7 +106,7 @@ class MemberEngine:
         try:
             match input:
                 case protocol.Tick():
-                    self._look_begun = now.monotonic
+                    self._read_begun = now.monotonic
                     return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
                 case protocol.GroupRead():
                     return self._group_read(input, now)
@@ -135,7 +135,7 @@ class MemberEngine:
         return partitions
 
     def record_batch(self, batch: int, planner: str) -> None:
-        """Record, with the next commit, that the sink was given this batch, which the run `planner` planned."""
+        """Record, with the next commit, that this batch, planned by the run `planner`, was given to the sink."""
         self.query = replace(self.query, begun=batch, planner=planner)
 
     def finish_batch(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
@@ -158,7 +158,7 @@ class MemberEngine:
 
     @property
     def table(self) -> TableIdentity | None:
-        """The lease table's identity; None before the first partition, and in stores that keep none."""
+        """The lease table's identity; None before the first partition, and in stores that keep no identity."""
         return self._member.group_state.table
 
     @property
@@ -169,7 +169,7 @@ class MemberEngine:
 
     @property
     def recorded_batch(self) -> int:
-        """The query's last begun batch that the table contains."""
+        """The number of the query's last begun batch, as recorded in the table."""
         return self._member.commit_state.begun
 
     @property
@@ -239,7 +239,7 @@ class MemberEngine:
         From here on no batch is planned with partitions that this turn releases.
         """
         snapshot = read.snapshot
-        self._member = member = self._member.after_read(snapshot, now, self.query, self._look_begun)
+        self._member = member = self._member.after_read(snapshot, now, self.query, self._read_begun)
         self.query = query = self.query.after_read()
         self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.owned)
         leaving = self.leaving is not None
@@ -355,8 +355,8 @@ class MemberEngine:
             if _had_no_effect(decision, outcome):
                 decision = replace(decision, rebalance_now=False)
             self.cycles += not decision.rebalance_now
-            goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
-            self.idle_cycles += turn.view is not None and not goes_on  # if there is no view, the hub did not answer
+            continues = decision.rebalance_now or decision.rebalance_after is not None or in_handover
+            self.idle_cycles += turn.view is not None and not continues  # if there is no view, the hub did not answer
         self._pace = self._pace.after_turn(
             self.settings,
             self.rng,
@@ -380,7 +380,7 @@ class MemberEngine:
         if writing:
             self._member = self._member.commit_failed()
         else:
-            self._member = self._member.read_failed(now.monotonic, self._look_begun)
+            self._member = self._member.read_failed(now.monotonic, self._read_begun)
         self.failures += 1
         interval = renewal_interval(self._member.duration.own)
         wait = FIRST_PAUSE if self._stopping else pause(self.settings, self.rng, self.failures, interval)

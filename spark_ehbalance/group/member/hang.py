@@ -1,4 +1,4 @@
-"""A query that hangs releases its partitions until its batch ends. Pure."""
+"""Releases a hanging query's partitions until its batch ends. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOG = logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Hang:
     """The state of a hang. `active`: the batch in flight has exceeded `maxStall`. `drained`: this member has set its
-    own state to leaving because of that."""
+    own state to leaving because of the hang."""
 
     active: bool = False
     drained: bool = False
@@ -40,8 +40,8 @@ class Hang:
         return replace(self, active=active)
 
     def drain(self, row: Member | None, drain: Drain) -> tuple[Hang, list[Drain]]:
-        """While the query hangs, `drain` this member, which has this `row`, so that others take its partitions. After
-        the hang, undo that drain, but not an operator's."""
+        """While the query hangs, apply `drain` to this member's `row`, so that others take its partitions. After the
+        hang, undo that drain, but not an operator's."""
         if row is None or not (self.active or self.drained):
             return self, []
         is_active = row.state is MemberState.ACTIVE

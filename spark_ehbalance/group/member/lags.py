@@ -14,8 +14,8 @@ LagLookup = Callable[[str, int], Lag | None]
 
 
 def current(find_lag: LagLookup, lease: Lease | None, partition: str, next: int) -> Lag | None:
-    """The lag of `partition` from `next` on, combined with the waiting time recorded in its `lease`; None if "
-    "unknown."""
+    """The lag of `partition` from `next` on, combined with the waiting time recorded in its `lease`; None if
+    unknown."""
     lag = find_lag(partition, next)
     return lag and lag.with_wait_from(lease.lag if lease else None)
 

@@ -77,7 +77,7 @@ class LeaseDuration:
 
     @property
     def first_commit_ms(self) -> float:
-        """The duration of a commit that is used as long as no member's row contains one."""
+        """The commit duration to use as long as no member's row contains one."""
         return 1000 * min(self.commits, default=0.0)
 
     def next_change(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
@@ -93,6 +93,6 @@ class LeaseDuration:
         if wanted_ms >= present:
             return right, []
         since = now if self.too_long_since is None else self.too_long_since
-        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # not the present duration's, which may be absurd
+        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # the present duration may be absurd
         change = SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)
         return replace(self, too_long_since=since), [change] if lowers else []

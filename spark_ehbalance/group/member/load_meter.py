@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.model import Load, MemberLoad
 
-#: Time constant of the moving averages in seconds. It is longer than a batch, so that a burst of events does not make a
-#: partition move.
+#: Time constant of the moving averages in seconds. It is longer than a batch, so that a burst of events does not cause
+#: a move.
 _MEMORY = 60.0
 
 #: Seconds between two measurements. More frequent ones would only measure the hub watcher's own interval.
 _INTERVAL = 1.0
 
-#: Seconds for which a partition must be measured before the result replaces its last owner's load.
+#: Seconds for which a partition must be measured before the result replaces its previous owner's load.
 _WARM_UP = 10.0
 
 
@@ -42,7 +42,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """`busy` and `total` seconds of the host's cores since it started."""
+    """`busy` and `total` seconds of the host's cores since the host started."""
 
     busy: float
     total: float
@@ -51,7 +51,7 @@ class CpuTime:
 @dataclass(frozen=True, slots=True)
 class LoadMeter:
     """The moving averages of one member; methods return the next state. Times are monotonic seconds. `events` counts
-    the sequence numbers in ended batches."""
+    the sequence numbers in finished batches."""
 
     events: int = 0
     _partitions: Mapping[str, _Measured] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class LoadMeter:
         return now >= self._due
 
     def batch_begun(self, now: float) -> LoadMeter:
-        """The state after the query was given a batch."""
+        """The state after a batch was given to the query."""
         return replace(self, _began=now)
 
     def batch_ended(self, now: float, events: int = 0) -> LoadMeter:

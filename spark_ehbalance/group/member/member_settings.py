@@ -39,7 +39,7 @@ class Settings:
     max_stall: float | None = None
     #: Time between two reads of the table; each read is one request.
     read_interval: float = 1.0
-    #: The same while a handover from or to this member is pending, so that the handover takes about a second.
+    #: The read interval while a handover from or to this member is pending, so that the handover takes about a second.
     handover_read_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
     #: No other member exists, so leases never expire, even if the process was suspended.
@@ -49,10 +49,10 @@ class Settings:
 
     @property
     def renewal_part(self) -> float:
-        """The part of the lease duration after which a lease is renewed."""
+        """The fraction of the lease duration after which a lease is renewed."""
         return renewal_interval(1.0) if self.capabilities.atomic else _SEPARATE_RENEWAL_PART
 
     @property
     def early_renewal_part(self) -> float:
-        """The part of the lease duration after which any other commit renews the lease as well."""
+        """The fraction of the lease duration after which any other commit renews the lease as well."""
         return (0.5 if self.capabilities.atomic else _SEPARATE_EARLY_PART) * self.renewal_part

@@ -21,8 +21,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The longest time between two attempts to read the table, as a part of the lease duration: a pause of a sixth, with
-#: jitter, and two requests that time out after a sixth each.
+#: The longest time between two attempts to read the table, as a fraction of the lease duration: a pause of a sixth,
+#: with jitter, and two requests that time out after a sixth each.
 _MAX_READ_GAP = 2 / 3
 
 #: The values of `renewed` and `lasts` for a member without leases.
@@ -39,8 +39,9 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class OwnedLease:
-    """An owned lease, last `renewed` at that monotonic time and valid for `lasts` seconds from then. No new batch is
-    planned with a lease that has `handover_pending`. `since_ms` is the lease's `owned_since_ms`."""
+    """An owned lease. `renewed` is the monotonic time of the last renewal, from which the lease is valid for `lasts`
+    seconds. No new batch is planned with a lease that has `handover_pending`. `since_ms` is the lease's
+    `owned_since_ms`."""
 
     epoch: int
     checkpoint: Position
@@ -73,7 +74,7 @@ class ReadState:
     Times are monotonic: `at` is the end of the read, `begun` is its start, `before` is the start of the previous read,
     and `changed_at` is the first read of the present version. `unwritable_at` is the last read at which the table had
     not changed for half a lease duration: all live members try to write within a third, so none of them can write, and
-    no lease expires. `tried` is the time of the last attempt to read, and `away` is whether it failed.
+    no lease expires. `tried` is the time of the last attempt to read, and `failed` is whether it failed.
 
     A process may be suspended during a read, so the result is only valid as of the read's start.
     """
@@ -86,7 +87,7 @@ class ReadState:
     changed_at: float = float("inf")
     unwritable_at: float = float("-inf")
     tried: float = 0.0
-    away: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +189,13 @@ class Membership:
         rolled back.
         """
         self._check_table(snapshot, query)
-        member = self._following(snapshot)._observing(snapshot, now, now.monotonic if begun is None else begun)
+        member = self._with_durations(snapshot)._with_read(snapshot, now, now.monotonic if begun is None else begun)
         if not self.joined:
             return member
         self._check_fence(snapshot)
         row = snapshot.members.get(self.author.id)
         drained = row is not None and row.state is MemberState.LEAVING
-        return replace(member, read_state=replace(member.read_state, drained=drained))._holding(snapshot, now)
+        return replace(member, read_state=replace(member.read_state, drained=drained))._with_leases(snapshot, now)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
         table, found = self.group_state.table, snapshot.table
@@ -207,14 +208,14 @@ class Membership:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
                 raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=known.epoch, found=epoch)
             if (lease.owner, lease.epoch) == (self.author.id, known.epoch) and lease.partition not in query.resets:
-                at, was = lease.checkpoint, known.checkpoint  # within an epoch only the owner's reset moves it back
+                at, was = lease.checkpoint, known.checkpoint  # within an epoch, only the owner's reset moves it back
                 if at and was and at.sequence_number < was.sequence_number:
                     what = f"position of partition {known.partition}"
                     raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=was.next, found=at.next)
 
     def _check_fence(self, snapshot: Snapshot) -> None:
         row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
-        # This process has left, although the outcome of that commit was unknown.
+        # This process has left; the outcome of its last commit was unknown.
         left = record is not None and not record.run and record.start == self.commit_state.start
         by_run = record is not None and not left and record.run != own
         if not by_run and (row is None or row.incarnation == own):
@@ -239,9 +240,9 @@ class Membership:
     def read_failed(self, now: float, begun: float | None = None) -> Membership:
         """The state after a failed read that began at the monotonic time `begun` (None: just now)."""
         suspended = begun is not None and now - begun >= self._between_tries  # the store may be available again
-        return replace(self, read_state=replace(self.read_state, tried=now, away=not suspended))
+        return replace(self, read_state=replace(self.read_state, tried=now, failed=not suspended))
 
-    def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
+    def _with_read(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
         """The state with the read's result and the observations that follow."""
         last, at, observations = self.read_state, now.monotonic, self.group_state.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
@@ -259,7 +260,7 @@ class Membership:
             changed_at=at if changed else last.changed_at,
             unwritable_at=begun if unchanged_for_long else last.unwritable_at,
             tried=at,
-            away=False,
+            failed=False,
         )
         return replace(
             self,
@@ -286,14 +287,14 @@ class Membership:
         if self.joined:
             self._check_fence(snapshot)
         member = self if outcome.seconds is None else replace(self, duration=self.duration.with_commit(outcome.seconds))
-        member, observations = member._following(snapshot), self.group_state.observations
+        member, observations = member._with_durations(snapshot), self.group_state.observations
         if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
             # Other members' durations count from the next read, by which all of them can have read this commit.
             observations = observations.restarted()
-        belief, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
-        return replace(member, group_state=belief, commit_state=written)._holding(snapshot, now, _renewed(outcome))
+        state, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
+        return replace(member, group_state=state, commit_state=written)._with_leases(snapshot, now, _renewed(outcome))
 
     def _written(self, outcome: Outcome, at: float) -> CommitState:
         written, snapshot = self.commit_state, outcome.after
@@ -312,7 +313,7 @@ class Membership:
     # --- derived from both -------------------------------------------------------------------------------------
 
     def renewal_due(self, ahead: float = 0.0) -> float:
-        """The monotonic time of the next renewal, which is early by the part `ahead` of its interval."""
+        """The monotonic time of the next renewal, which is early by the fraction `ahead` of its interval."""
         renewed, lasts = min(self.owned_leases.first_due, (self.commit_state.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
@@ -325,8 +326,8 @@ class Membership:
         nothing until its next read.
         """
         unwritable = now - self.read_state.unwritable_at < renewal_interval(self.duration.own)
-        away = self.read_state.away and now - self.read_state.tried < self._between_tries
-        if self.settings.alone or unwritable or away:
+        failed = self.read_state.failed and now - self.read_state.tried < self._between_tries
+        if self.settings.alone or unwritable or failed:
             return holdings
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
 
@@ -383,7 +384,7 @@ class Membership:
             commit_ms=self.duration.commit_ms,
         )
 
-    def _following(self, snapshot: Snapshot) -> Membership:
+    def _with_durations(self, snapshot: Snapshot) -> Membership:
         """The state with the lease durations of `snapshot`."""
         duration = self.duration.updated(snapshot)
         if duration.own >= self.duration.own:
@@ -397,16 +398,17 @@ class Membership:
             return False
         return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)
 
-    def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
+    def _with_leases(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """The state with the leases owned in `snapshot`; `renewed` are partitions renewed by a commit (None: a
         read)."""
         own, seen, held = snapshot.owned_by(self.author.id), self.group_state.leases, self.owned
         if unclaimed := self.commit_state.unclaimed:
             own = [lease for lease in own if (lease.partition, lease.epoch) not in unclaimed]
-        belief = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
+        state = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
         if own == self.owned_leases.leases and not renewed:
-            return replace(self, group_state=belief)
-        # A lease handed over by another member is valid from the handover, which followed the last read without it.
+            return replace(self, group_state=state)
+        # A lease that another member handed over is valid from the handover, which followed the last read without the
+        # lease.
         since = self.read_state.before if renewed is None else self.read_state.begun
         holdings = {}
         for lease in own:
@@ -431,7 +433,7 @@ class Membership:
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("Partition no longer owned. partition=%s owner=%s", partition, lease_now and lease_now.owner)
-        return replace(self, group_state=belief, owned_leases=OwnedLeases(own, holdings))
+        return replace(self, group_state=state, owned_leases=OwnedLeases(own, holdings))
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:

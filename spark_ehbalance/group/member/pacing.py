@@ -15,14 +15,15 @@ from spark_ehbalance.group.strategies.base import Decision
 #: Jitter of intervals, as in the Azure SDKs, so that members do not act in lockstep.
 _JITTER = (0.8, 1.2)
 
-#: Renewals are early by up to this part of their interval. Otherwise, members that started together would always renew
-#: at the same moments: 200 members then lost four races per commit instead of half a race.
+#: Renewals are early by up to this fraction of their interval. Otherwise, members that started together would always
+#: renew at the same moments: 200 members then lost 4 races per commit instead of 0.5.
 _MAX_RENEWAL_LEAD = 0.2
 
 _NEVER = float("inf")
 
-#: Seconds before the first retry when the store is unavailable. The pause is doubled up to half a renewal interval,
-#: because all members must renew within a third of the lease duration after the store becomes available again.
+#: Seconds before the first retry when the store is unavailable. The pause doubles with each failure, up to half a
+#: renewal interval, because all members must renew within a third of the lease duration after the store becomes
+#: available again.
 FIRST_PAUSE = 0.1
 
 #: Versions between two maintenance runs of the leader, unless `Settings.tidy_interval` ends earlier. A new reader reads
@@ -31,12 +32,12 @@ _TIDY_VERSIONS = 100
 
 
 def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
-    """Whether the leader must run maintenance, `versions` and `passed` seconds after the last run."""
+    """Whether the leader must run maintenance. `versions` and `passed` seconds count from the last run."""
     return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
 
 
 def jittered(interval: float, rng: random.Random) -> float:
-    """A random time around `interval`, so that members do not act in lockstep."""
+    """A random time around `interval`."""
     return interval * rng.uniform(*_JITTER)
 
 
@@ -48,7 +49,7 @@ class Pace:
     Before `others_until`, only due renewals are committed. Before `routine_at`, no commit contains only routine
     transitions. Before `progress_at`, no commit contains only progress, unless the member is `hurried` because others
     wait for its progress. A commit that must wait is `held_until` its time comes. `latency` is the moving average of a
-    commit's duration. `ahead` is the part of their interval by which the next renewals are early.
+    commit's duration. `ahead` is the fraction of their interval by which the next renewals are early.
     """
 
     balance_at: float = 0.0
@@ -97,12 +98,13 @@ class Pace:
         """The pace after a turn that began at `now`.
 
         `in_handover`: whether a handover from or to this member is pending. `took` is the duration of the turn's commit
-        in seconds, including the `waited` seconds for others that won races; None if there was no commit. `decision` is
-        None if the turn did not balance.
+        in seconds, including the `waited` seconds spent on lost races; None if there was no commit. `decision` is None
+        if the turn did not balance.
         """
         latency = self.latency if took is None else 0.7 * self.latency + 0.3 * min(LONGEST_COMMIT, took)
-        # Only routine transitions wait, never due renewals and changes of owners. A member that waited for others gives
-        # them precedence for the same time; otherwise, some members would always win and others lose their leases.
+        # Only routine transitions wait, never due renewals and changes of owners. After losing races, a member gives
+        # others precedence for as long as the races took; otherwise, some members would always win and others would
+        # lose their leases.
         spacing = members * latency / STORE_SHARE
         interval = min(max(settings.read_interval, spacing), settings.balance_interval)
         read_at = now + jittered(settings.handover_read_interval if in_handover else interval, rng)

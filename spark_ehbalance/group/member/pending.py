@@ -32,7 +32,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 _PROGRESS = frozenset({Advance, Checkpoint})
 _ROUTINE = _PROGRESS | {Heartbeat, Renew}
 
-#: A load is written again only if it changed by more than this part and by more than this rate (events per second),
+#: A load is written again only if it changed by more than this fraction and by more than this rate (events per second),
 #: because each change makes all members decide again. A backlog counts as a rate over this many seconds.
 _LOAD_CHANGE, _MIN_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 
@@ -104,7 +104,7 @@ def found(
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
-    """The transitions of the last commit: progress, then releases, then the leave."""
+    """The transitions of the last commit: progress, then releases, then `Leave`."""
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
@@ -114,7 +114,8 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-        # Rejected if the handover was accepted, because that changes the epoch; accepted if the next owner has left.
+        # This release is rejected if the handover was accepted, because the epoch changed, and accepted if the next
+        # owner has left.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 

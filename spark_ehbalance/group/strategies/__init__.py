@@ -42,7 +42,7 @@ REACTIVE = frozenset(name for name, declaration in DECLARATIONS.items() if decla
 class NamedStrategy:
     """The strategy `name` with `parameters` (None: the defaults).
 
-    It also resolves stuck handovers, and applies the common rule while members have different strategies.
+    It also resolves stuck handovers, and decides by `cooperative` while members have different strategies.
     """
 
     name: str
@@ -61,7 +61,7 @@ class NamedStrategy:
 
 
 def parameter_options(name: str) -> dict[str, OptionSpec]:
-    """Option name → declaration of the parameters of the strategy `name`."""
+    """Map the option names of the strategy `name` to the declarations of its parameters."""
     return {
         f"{name}.{option_name(field)}": declaration for field, declaration in declarations(PARAMETERS[name]).items()
     }

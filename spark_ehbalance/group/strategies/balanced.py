@@ -41,7 +41,7 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
     with_extra = sum(len(theirs) > floor for owner, theirs in owned.items() if owner != me) if remainder else 0
     share = floor + 1 if with_extra < remainder else floor
     if own >= share:
-        return None, f"nothing, because {own} of {distribution.total} is this owner's share among {len(owned)}"
+        return None, f"nothing, because {own} of {distribution.total} is this member's share among {len(owned)} owners"
     if distribution.unclaimed:
         return rng.choice(distribution.unclaimed), f"claim, because {own} is below the share of {share}"
     ceiling = floor + 1 if remainder else floor
@@ -58,7 +58,7 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
         if candidates:
             reason = f"steal, because {own} is below the share of {share} and no partition is unclaimed"
             return rng.choice(candidates), reason
-    # This rule is not in the SDKs: one owner's pins must not leave the other owners uneven.
+    # This rule is not in the SDKs. Without it, one owner's pins could leave the other owners uneven.
     uneven = [p for owner, theirs in owned.items() if len(theirs) > own + 1 for p in distribution.movable(owner)]
     if uneven:
         return rng.choice(uneven), f"steal, because {own} is below the share of {share} and another owner has two more"

@@ -68,7 +68,7 @@ class View:
         return None if member is None else member.max_owned
 
     def upcoming_owners(self) -> Mapping[str, str]:
-        """Partition → the active member that will get it through a pending handover or an operator's order."""
+        """Partition → the active member that will get it through a pending handover or an operator's command."""
         ownership = self.snapshot.ownership
         if not ownership.pending and not self.pinned:
             return {}
@@ -94,7 +94,7 @@ class View:
         """The request to hand a lease over to `to`, by default to this member.
 
         The default timeout is max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout.
-        It allows the batch to end, because events of a partition that is claimed earlier are read twice.
+        It gives the batch time to end, because events of a partition that is claimed earlier are read twice.
         """
         return RequestHandover(
             by=self.me,
@@ -122,7 +122,7 @@ class View:
         return CancelHandover(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
     def defend(self, partition: str) -> Defend:
-        """The defence of an own lease in a race."""
+        """The defence of an owned lease in a race."""
         epoch = self.snapshot.leases[partition].epoch
         return Defend(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
@@ -148,5 +148,5 @@ class Decision:
     memory: Any = field(default=None, repr=False)
 
 
-#: A pure function whose parameters are bound.
+#: A strategy's pure function, with its parameters bound.
 Strategy = Callable[[View], Decision]

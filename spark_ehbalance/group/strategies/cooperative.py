@@ -1,4 +1,5 @@
-"""This product's own strategy: members register before they own partitions, and only the surplus moves, by handover.
+"""This product's own strategy: members register before they own partitions, and only surplus partitions move, by
+handover.
 
 Every member computes the same target from the same snapshot and acts only on its own partitions in the target, so that
 no two members claim the same partition. Ownership is projected, which means that pending handovers count as done. The
@@ -14,12 +15,12 @@ target changes the projected ownership as little as possible:
 In a skewed group, a partition whose owner changed within the minimum tenure does not move, so that nothing oscillates.
 A group in which no partition has a live owner waits for members that start at the same time:
 
-    one more = leaseDuration / 60 × (1 + live members / 20)
-    wait     = one more after the last join, at most 3 × one more
+    step = leaseDuration / 60 × (1 + live members / 20)
+    wait = one step after the last join, at most 3 steps in total
 
-Sources of the ideas: Kafka's cooperative assignor (members known by heartbeat, only the surplus moves, initial
-rebalance delay), the Kinesis client 3 (moving averages, a tolerance of 10 %, minimum tenure), brokers' transfer
-shedder (destination named in advance).
+The ideas come from Kafka's cooperative assignor (membership by heartbeat, only the surplus moves, initial rebalance
+delay), the Kinesis client 3 (moving averages, a tolerance of 10 %, minimum tenure), and Pulsar's transfer shedder (the
+destination is named in advance).
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from spark_ehbalance.group.strategies.declaration import Declaration
 from spark_ehbalance.group.strategies.plan import Plan, initial_plan, is_even
 from spark_ehbalance.group.strategies.weights import TOLERANCE, weights
 
-#: The part of the lease duration for which a new group waits for one more member (by default half a second, which is a
-#: few commits on a storage account); and the number of members that doubles the wait, because their joins queue.
+#: The fraction of the lease duration for which a new group waits for one more member (by default half a second, the
+#: time of a few commits on a storage account); and the number of members that doubles the wait, because their joins
+#: queue.
 _DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
 
 #: The longest wait, as a multiple of the wait for one more member.
@@ -62,7 +64,7 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.claim(partition))
             claims += 1
         elif partition in mine and owner != me and handover is None:
-            # In a skewed group, the owner's batches may be long, and after a claim by force they are read twice.
+            # In a skewed group, the owner's batches may be long, and after a forced claim they are read twice.
             timeout_ms = None if weight is None else view.longest_timeout_ms
             transitions.append(view.request(partition, timeout_ms=timeout_ms))
             requests += 1
@@ -93,7 +95,7 @@ def _nothing(what: str) -> Decision:
 
 
 def _explained(view: View, mine: int) -> str:
-    return f"this owner's target is {mine} of {len(view.snapshot.leases)} among {len(view.live)}"
+    return f"this member's target is {mine} of {len(view.snapshot.leases)} among {len(view.live)} members"
 
 
 def _nobody_owns(view: View) -> bool:

@@ -25,12 +25,12 @@ class Declaration:
 
     `decide` accepts a view and, if the strategy has parameters, the keyword `parameters`. `origin` and `rule` are shown
     in the documentation. `reactive`: the strategy decides as soon as a member or a lease changes, and not only in the
-    next cycle. `resolves_stuck_handovers`: the strategy does not need the common rule for stuck handovers.
-    `by_leases_alone`: it needs neither handovers nor rows of members.
+    next cycle. `resolves_stuck_handovers`: the strategy resolves stuck handovers itself. `by_leases_alone`: it needs
+    neither handovers nor member rows.
 
-    The common tests check the other fields. `moves`: how the strategy takes partitions from live members.
-    `one_a_cycle`: a member takes only one partition per cycle. `tolerates_uneven_loads`: with known loads, a group may
-    stay as uneven as the parameters allow.
+    The tests shared by all strategies check the other fields. `moves`: how the strategy takes partitions from live
+    members. `one_a_cycle`: a member takes only one partition per cycle. `tolerates_uneven_loads`: with known loads, a
+    group may stay as uneven as the parameters allow.
     """
 
     decide: Callable[..., Decision]

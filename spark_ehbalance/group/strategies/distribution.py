@@ -16,7 +16,7 @@ class Distribution:
     """The live owners' partitions. Mutable, so that a strategy can simulate its moves.
 
     A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` contains the limits
-    of the owners that have one, minus their incoming handovers and operators' orders.
+    of the owners that have one, minus the partitions that they will get through handovers and operators' commands.
     """
 
     unclaimed: list[str] = field(default_factory=list)
@@ -26,8 +26,7 @@ class Distribution:
 
     @classmethod
     def from_view(cls, view: View) -> Distribution:
-        """The distribution in `view`. As in the Event Processor, only `me` counts as an owner even without "
-        "partitions."""
+        """The distribution in `view`. As in the Event Processor, the only owner without partitions is `me`."""
         expired, leases = view.expired, view.snapshot.leases
         owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
         free: list[str] = []

@@ -8,8 +8,8 @@ owners:
     own < target, and partitions are free    → claim min(target - own, free) of them at random
     the biggest owner owns ≥ own + 2         → steal a random one of its partitions
 
-The source's cycle fetches each lease again before it acquires it; here, `apply` checks each transition against the
-newest state. The source renews with the token in memory and does not retry; here, a rejected renewal means that the
+The original fetches each lease again before it acquires the lease; here, `apply` checks each transition against the
+newest state. The original renews with the token in memory and does not retry; here, a rejected renewal means that the
 lease is lost.
 """
 
@@ -34,7 +34,7 @@ def eph(view: View) -> Decision:
     floor, remainder = distribution.share()
     # Rounded up, because unowned leases are not stolen: the remainder would stay unowned.
     target = min(floor + (remainder > 0), distribution.limits.get(me, total))
-    what = f"{own} of {total} are this owner's among {len(owned)}"
+    what = f"this member owns {own} of {total} partitions among {len(owned)} owners"
     if own < target and distribution.unclaimed:
         grabbed = view.rng.sample(distribution.unclaimed, min(target - own, len(distribution.unclaimed)))
         return Decision(f"grab {len(grabbed)}, because {what}", tuple(map(view.claim, grabbed)))
@@ -46,7 +46,7 @@ def eph(view: View) -> Decision:
     most = max(len(owned[owner]) for owner in able)
     biggest = view.rng.choice([owner for owner in able if len(owned[owner]) == most])
     stolen = view.rng.choice(distribution.movable(biggest))
-    return Decision(f"steal one, because {what}, and the biggest has {most}", (view.steal(stolen),))
+    return Decision(f"steal one, because {what}, and the biggest owner has {most}", (view.steal(stolen),))
 
 
 STRATEGY = Declaration(

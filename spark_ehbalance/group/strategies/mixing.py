@@ -1,11 +1,10 @@
-"""The common rule of a group whose members have different strategies, for example while queries are changed one by one.
+"""The fallback for a group whose members have different strategies, for example while queries are changed one by one.
 
-Two strategies might undo each other's moves. So as long as the live active members have different strategies, each
-member decides by `cooperative`, which only requests a surplus, computes the same target on every member, and counts
-pending handovers as done. When the last member with the old strategy has left, the others continue with their own.
+Two strategies might undo each other's moves. So while the live active members have different strategies, each member
+decides by `cooperative`, which only requests a surplus, computes the same target on every member, and counts pending
+handovers as done. When the last member with the old strategy has left, the others return to their own.
 
-A strategy starts without memory after another one decided, because times from before the group was mixed are
-meaningless.
+A strategy starts without memory after a different strategy decided, because the times in its memory are obsolete.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Memory:
 
 
 def with_mixed_fallback(strategy: Strategy) -> Strategy:
-    """A strategy that decides by `strategy` if all members have the same one, and by `cooperative` otherwise."""
+    """Wrap `strategy` so that `cooperative` decides while members have different strategies."""
 
     def decide(view: View) -> Decision:
         names = _strategies(view)

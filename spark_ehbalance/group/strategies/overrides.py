@@ -1,10 +1,10 @@
-"""Operators' orders, which take precedence over every strategy.
+"""Operators' commands, which take precedence over every strategy.
 
 A pinned partition is taken only by the member that it is pinned to, as long as that member is live, active and below
 its limit. Otherwise, any member may take it, so that a pin never leaves a partition unread. A member at
 `maxPartitionsOwned` does not release another partition to make room for a pinned one.
 
-Source of the idea: brokers' transfer shedders, in which operators name a destination.
+Inspired by the transfer shedders of message brokers such as Pulsar, where operators name a destination.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 
 
 def with_overrides(strategy: Strategy) -> Strategy:
-    """`strategy`, extended by operators' orders; `View.pinned` contains their partitions."""
+    """Wrap `strategy` so that operators' commands are carried out. `View.pinned` contains the partitions that they
+    concern."""
 
     def overridden(view: View) -> Decision:
         if not view.snapshot.ownership.pins:
@@ -33,7 +34,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
             if not (isinstance(transition, LeaseTransition) and transition.partition in pins)
         ]
         counts = Counter(type(transition).__name__ for transition in ordered)
-        reasons = [f"{name} {count} by operators' orders" for name, count in counts.items()]
+        reasons = [f"{count} × {name} requested by operators" for name, count in counts.items()]
         reasons += [decision.reason, f"{len(pins)} pinned"]
         reasons += [
             f"partition {partition} is pinned here, but maxPartitionsOwned={view.max_owned} is reached"

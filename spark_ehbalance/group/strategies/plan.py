@@ -12,7 +12,7 @@ from spark_ehbalance.group.strategies.weights import ROUNDING
 
 
 def projected(view: View) -> Mapping[str, tuple[str, ...]]:
-    """The partitions of each active member, with pending handovers and operators' orders counted as done."""
+    """The partitions of each active member, with pending handovers and operators' commands counted as done."""
     owned: dict[str, list[str]] = {id: [] for id in view.active}
     upcoming = view.upcoming_owners()
     elsewhere = view.expired.union(upcoming)
@@ -47,8 +47,8 @@ def is_even(view: View) -> bool:
 
 
 def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[str]]:
-    """The plan with `projected` ownership, and the unassigned partitions. Unowned and expired partitions and those of
-    leaving members are unassigned, but never pinned partitions."""
+    """The plan with `projected` ownership, and the unassigned partitions. Unpinned partitions are unassigned if they
+    are unowned, expired, or owned by a leaving member."""
     members, upcoming = view.snapshot.members, view.upcoming_owners()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
     unassigned, elsewhere = set(view.expired - upcoming.keys()), view.expired.union(upcoming)
@@ -143,8 +143,8 @@ class Plan:
             gap = self._loads[source] - self._loads[to]
             if self._loads[source] <= most_allowed or (1 + tolerance) * self._lightest >= gap - ROUNDING:
                 return None
-            # After a move of weight w, the two members are at w and gap - w above the smaller load. The larger of the
-            # two must shrink; in a skewed group, by more than weights change from one measurement to the next.
+            # After a move of weight w, the two members are at w and gap - w above the smaller load. Both must be less
+            # than gap; in a skewed group, with a margin, because weights fluctuate.
             movable: Collection[str] = self._owned[source] - fixed
             if self._lightest < self._heaviest:
                 movable = [p for p in movable if (1 + tolerance) * self._weights[p] < gap - ROUNDING]

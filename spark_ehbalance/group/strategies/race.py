@@ -1,26 +1,26 @@
-"""The lease race: the more leases a member owns, the longer it waits, so the member with the fewest grabs a lease
-first.
+"""The lease race: the more leases a member owns, the longer it waits, so the member with the fewest leases wins.
 
-Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases of this member,
-`least` leases of the other member with the fewest, and a lease of weight w (1, or by load):
+The original rule is the lease race with delays. A lease is contested once per normal lease time. Let `own` be this
+member's number of leases, `least` the smallest number of the other members, and w the weight of the lease (1, or its
+load):
 
     wait = (max(0, own - least) + w/2) × delayPerLease       to take a lease
-    wait = max(0, own - least - w/2) × delayPerLease         to defend one's own
+    wait = max(0, own - least - w/2) × delayPerLease         to defend an owned lease
 
-The first member to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source
-does not subtract `least`; subtracting it keeps the order, but spares a member with hundreds of leases a wait of
-minutes. Other differences:
+The first member to write wins, and nobody else may challenge that lease for the minimum grab time. The original does
+not subtract `least`; subtracting it keeps the order, but spares a member with hundreds of leases a wait of minutes.
+Other differences:
 
-- A challenger's grab is a handover request, of which only one can be pending. Its timeout is the maximum shutdown time:
-  the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
-  same way, and claimed.
-- Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). If loads
-  are equal, a lease stays with its owner, even if the owner is slow to read. An owner defends a lease only if no live
-  member should win it: least + w ≥ own.
-- A member takes leases from others until it has its fair share, and each lease that it grabs counts at once, so that
-  several grabs in one decision do not overshoot.
-- A lease can be challenged when the observer has watched it for the minimum grab time without a new grab. So a member
-  that has just joined waits for that time.
+- A challenger that wins requests a handover; a lease has at most one pending handover. The request's timeout is the
+  original's maximum shutdown time, after which the challenger starts reading anyway. An owner that wins writes
+  `Defend`. Unowned and expired leases are contested in the same way, but the winner claims them.
+- The table contains all loads, so a member issues a challenge only if it would win: own + (1 + tolerance) × w <
+  load(owner). If loads are equal, a lease stays with its owner, even if the owner is slow to read. An owner defends a
+  lease only if no live member should win it: least + w ≥ own.
+- A member takes leases from others until it has its fair share. Each lease that it wins counts at once, so that several
+  wins in one decision do not exceed the share.
+- A member may challenge a lease after observing it for the minimum grab time without a win. So a member that has just
+  joined waits for that time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, TOLERANCE, weight
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import one_of, parse_duration
 
-#: The normal lease time as a part of the lease duration, because a death should be detected within one lease duration;
-#: and the minimum grab time as a part of the normal lease time, because a member that has just joined waits for it and
-#: should have its share within one normal lease time. The source has 60 s, with a much longer maximum lease.
+#: The normal lease time as a fraction of the lease duration, because a death should be detected within one lease
+#: duration; and the minimum grab time as a fraction of the normal lease time, because a member that has just joined
+#: waits for it and should have its share within one normal lease time. The original normal lease time is 60 s, with a
+#: much longer maximum lease.
 _NORMAL_LEASE, _MINIMUM_GRAB = 1 / 2, 1 / 4
 
 #: Minimum time until the next decision in seconds, so that a race is not a busy loop.
@@ -50,15 +51,15 @@ _SHORTEST_WAIT = 0.05
 class RaceParameters(Parameters):
     """All times in seconds."""
 
-    #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
-    #: make a difference of at least one commit.
+    #: The original uses 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and each additional lease should
+    #: delay a member by at least the duration of one commit.
     delay_per_lease: float = option_field(
         0.2, parse_duration, "wait per owned partition before taking another; longer than a commit"
     )
     weight: str = option_field(
         "count",
         one_of("count", "load"),
-        "`count` of the owned partitions or, if it is skewed, their `load`",
+        "`count`: number of owned partitions; `load`: their load, if the group is skewed",
     )
 
 
@@ -82,8 +83,8 @@ class _GroupLoad:
     ranking: tuple[str, ...]
     #: The load of every member if all leases were shared as evenly as limits and pins allow.
     fair_share: float
-    #: In a skewed group, only members that exceed the fair share by this part are challenged, because weights
-    #: fluctuate.
+    #: In a skewed group, only members that exceed the fair share by more than this fraction are challenged, because
+    #: weights fluctuate.
     tolerance: float
     smallest_weight: float
 
@@ -128,14 +129,14 @@ class _Memory:
     challenging: float | None = None
     #: Lease worth a challenge → its epoch, its number of defences, and when these values were first observed.
     watched: Mapping[str, tuple[int, int, float]] = field(default_factory=dict)
-    #: Lease → when it was challenged last.
+    #: Lease → when it was last challenged.
     challenged: Mapping[str, float] = field(default_factory=dict)
     #: Own lease → its epoch, and when it was last contested.
     contested: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 class _Contest:
-    """One decision. Each lease that the member grabs in it counts at once."""
+    """One decision. Each lease that the member wins counts at once."""
 
     def __init__(self, view: View, parameters: RaceParameters, group: _GroupLoad) -> None:
         self._view = view
@@ -180,12 +181,12 @@ class _Contest:
         self._actions.append(f"claim {claims} of {len(free)} free partitions")
 
     def challenge(self) -> None:
-        """Request leases from members with enough more leases for this member to win the race."""
+        """Request leases from members whose load is so much higher that this member would win the race."""
         view, group = self._view, self._group
         if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
         loads, richer = dict(group.loads), self._richer()
-        # Shuffled, so that several challengers do not all choose the same one of several equally loaded members.
+        # Shuffled, so that several challengers do not all choose the same of several equally loaded members.
         prizes = {owner: self._prizes(owner, loads[owner]) for owner in view.rng.sample(richer, len(richer))}
         if not any(prizes.values()):
             return
@@ -211,8 +212,8 @@ class _Contest:
             prizes[owner].remove(partition)
             loads[owner] -= weight
             challenges += 1
-        what = f"it has {group.loads[view.me.id]:g} of {group.fair_share:g}"
-        self._actions.append(f"challenge {challenges}, because {what}")
+        what = f"this member has a load of {group.loads[view.me.id]:g} and its fair share is {group.fair_share:g}"
+        self._actions.append(f"challenge {challenges} leases, because {what}")
 
     def defend(self) -> None:
         """Defend each lease that no other member should win, once per normal lease time."""
@@ -234,12 +235,12 @@ class _Contest:
                 defended += 1
             self._contested[partition] = (epoch, since)
         if defended:
-            self._actions.append(f"defend {defended}")
+            self._actions.append(f"defend {defended} leases")
 
     def decision(self) -> Decision:
         """The decision of this contest."""
         view, group = self._view, self._group
-        has = f"{group.counts.get(view.me.id, 0)} of {len(group.weights)} are this owner's"
+        has = f"this member owns {group.counts.get(view.me.id, 0)} of {len(group.weights)} partitions"
         actions = ", ".join(self._actions)
         reason = f"{actions}; {has}" if actions else f"nothing, because {has} and no lease can be won"
         after = max(_SHORTEST_WAIT, min(self._due) - view.now) if self._due else None

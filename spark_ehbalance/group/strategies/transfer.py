@@ -1,4 +1,4 @@
-"""The brokers' transfer shedder: one leader moves load from the most loaded members to the least loaded.
+"""The transfer shedder of message brokers: a leader moves load from the most loaded members to the least loaded.
 
 Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader (the oldest active live member)
 decides moves and their destinations. Unowned partitions do not need the leader: every member computes the same
@@ -36,11 +36,12 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, demands
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import number, parse_duration, whole
 
-#: Number of lease durations between two of the leader's cycles after which its memory is obsolete. It is longer than
-#: any balance interval with jitter.
+#: The leader's memory is obsolete if more than this many lease durations have passed since its last cycle. That is
+#: longer than any balance interval with jitter.
 _MAX_CYCLE_GAP = 2
 
-#: The number of a member's heaviest partitions that may move in one cycle, and of members that may shed load in it.
+#: The number of a member's heaviest partitions that may move in one cycle, and the number of members that may shed load
+#: in one cycle.
 _TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
 
 #: Seconds after which a reported load is obsolete. Its member is then neither a source nor a destination.
@@ -49,17 +50,17 @@ _LOAD_TIME_TO_LIVE = 1800.0
 
 @dataclass(frozen=True)
 class TransferParameters(Parameters):
-    """The defaults are the source's. Times are in seconds."""
+    """The defaults are Pulsar's. Times are in seconds."""
 
     target: float = option_field(
         0.25,
         number(0, 10),
-        "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
+        "standard deviation of the members' loads above which load is moved; 1 is a full host if every member reports "
         "how busy its cores are, else the mean ([all conditions](sharing.md#which-strategy))",
     )
-    #: Prevents moves because of a burst.
+    #: Prevents moves after a short burst.
     hit_count: int = option_field(3, whole(0), "load is moved after more than this many consecutive uneven cycles")
-    #: After this time, the loads show the effect of the moves.
+    #: After this time, the loads reflect the moves.
     cool_down: float = option_field(180.0, parse_duration, "wait after a cycle with moves")
 
 
@@ -68,7 +69,7 @@ class _Memory:
     """The leader's memory. Times are by its own clock."""
 
     cycle_at: float
-    #: When it began to lead. A member without a later heartbeat has not reported yet.
+    #: When this member became the leader. A member without a later heartbeat has not reported yet.
     since: float
     hits: int = 0
     cool_until: float = float("-inf")
@@ -119,7 +120,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     observations = view.observations.members
     silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
     if silent:
-        reason = f"nothing, because {len(silent)} members have not reported since this one began to lead"
+        reason = f"nothing, because {len(silent)} members have not reported since this member became the leader"
         return Decision(reason, memory=replace(memory, hits=0))
     if view.now < memory.cool_until:
         return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
@@ -149,8 +150,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """Known loads of members and partitions in the same unit; pending handovers count as done. `counted`: the load of
-    each partition is 1."""
+    """Known loads of members and partitions in the same unit; pending handovers count as done. If `counted`, the load
+    of each partition is 1."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
@@ -178,7 +179,7 @@ def _loads(view: View) -> _Loads:
 def _by_cpu(
     view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
 ) -> _Loads:
-    """Loads by CPU. Each partition's part of its owner's CPU is proportional to its demand."""
+    """Loads by CPU. Each partition's share of its owner's CPU is proportional to its demand."""
     ownership = view.snapshot.ownership
     parts: dict[str, float] = {}
     for id, cpu in busy.items():
@@ -211,11 +212,11 @@ class _Balance:
 
     def __str__(self) -> str:
         if self._counted:
-            return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
+            return f"members own from {self._bound(min):g} to {self._bound(max):g} partitions"
         idle = sum(not owned for owned in self._owned.values())
         return (
-            f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
-            f"{self._parameters.target:g}, and {idle} are idle"
+            f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f}, the target is "
+            f"{self._parameters.target:g}, and {idle} members are idle"
         )
 
     def unbalanced(self) -> bool:
@@ -228,12 +229,12 @@ class _Balance:
         return idle or self._deviation() > self._parameters.target
 
     def moves(self) -> tuple[tuple[str, str], ...]:
-        """Moves from a few members to the least loaded, as (partition, destination), that balance the group as far as
-        possible."""
+        """Moves, as (partition, destination), that balance the group as far as possible. Partitions move from a few
+        members to the least loaded ones."""
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
         while self.unbalanced() and (to := self._least_loaded()) is not None:
-            # A source may shed more load, to another destination.
+            # A source may shed more load to another destination.
             full = len(heaviest) >= _MAXIMUM_SOURCES
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
                 known = heaviest.get(source) or self._heaviest(source)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: In a skewed group, a member sheds load only if its load exceeds the mean by this part, as in the Kinesis client 3.
+#: In a skewed group, a member sheds load only if its load exceeds the mean by this fraction, as in the Kinesis client
+#: 3.
 TOLERANCE = 0.1
 
 #: Smaller differences of loads and weights are rounding errors.
@@ -14,10 +15,10 @@ ROUNDING = 1e-9
 #: Evenly hashed keys stay below the first value: ten thousand keys on 32 partitions have a skew of 1.2.
 SKEW_BEGINS, SKEW_FULL = 1.5, 3.0
 
-#: Events per second and partition below which load is noise.
+#: Events per second per partition below which load is noise.
 MINIMUM_RATE = 1.0
 
-#: A backlog counts as its events spread over this many seconds.
+#: A backlog counts as a rate: its events divided by this many seconds.
 CATCH_UP = 60.0
 
 #: The minimum weight of a partition, because even an idle partition costs a connection and tasks.

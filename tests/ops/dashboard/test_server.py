@@ -38,10 +38,10 @@ def test_dashboard_follows_every_groups_moves_and_outages(tmp_path: Path) -> Non
         make(later, "cat")
         wait_until(lambda: "partitions" in dashboard.facts(1), "the second one is found")
         table.rename(away)
-        wait_until(lambda: "table_away" in str(dashboard.facts()["findings"]), "the outage is shown")
+        wait_until(lambda: "table_unreadable" in str(dashboard.facts()["findings"]), "the outage is shown")
         assert owners(dashboard.facts())["2"] == "bob", "what was shown stays"
         away.rename(table)
-        wait_until(lambda: "table_away" not in str(dashboard.facts()["findings"]), "it is read again")
+        wait_until(lambda: "table_unreadable" not in str(dashboard.facts()["findings"]), "it is read again")
         code, output = dashboard.end()
         assert (code, output.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
 
