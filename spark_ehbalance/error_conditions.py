@@ -112,7 +112,7 @@ CONDITIONS = {
     "EHB_CREDENTIALS_REFUSED": Condition(
         "HubUnavailableError",
         "{hub} refused the credentials: {reason}. Check {check}.",
-        "See [Keys](security.md#secrets), [Entra ID](security.md#entra-id) and [roles](security.md#rights).",
+        "See [Keys](security.md#secrets), [Entra ID](security.md#entra-id) and [roles](security.md#permissions).",
     ),
     "EHB_TOKEN_UNAVAILABLE": Condition(
         "EhBalanceError",
@@ -152,7 +152,7 @@ CONDITIONS = {
         "MalformedEventError",
         "Partition {partition}: {problem}.",
         "Set [`onMalformed`](options.md#events-that-cannot-be-read). If the event has no sequence number, skip it with "
-        "[`ehbalance seek`](commands.md#operators-orders).",
+        "[`ehbalance seek`](commands.md#operator-commands).",
     ),
     "EHB_ROW_UNSENDABLE": Condition(
         "UnsendableEventError",
@@ -173,7 +173,8 @@ CONDITIONS = {
         "({owner} on {host}).",
         "The checkpoint was restored, or it is a copy. If the query has meanwhile been run elsewhere, continue it "
         "there. Otherwise, set a new `checkpointLocation`: the query then continues at the lease table's positions. "
-        "If the sink was restored too, first [seek](commands.md#operators-orders) to the last event in the sink.",
+        "If the sink was restored too, first [seek](commands.md#operator-commands) to the position after the last "
+        "event in the sink.",
     ),
     "EHB_HUB_RECREATED": Condition(
         "DataLossError",

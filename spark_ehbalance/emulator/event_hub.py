@@ -37,7 +37,7 @@ class ArrivedEvent:
 
 
 class EventHub:
-    """A hub of an emulator in this process; `emulator` has further operations."""
+    """An event hub of an emulator in this process. For more methods, see `emulator`."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
         """Raises ValueError if the hub does not exist."""

@@ -13,10 +13,10 @@ SECRET_OPTIONS = ("connectionstring", "clientsecret", "httpproxy")
 #: Option → declaration. `Connection.from_options` checks them.
 CONNECTION_OPTIONS = {
     "connectionString": OptionSpec(
-        meaning="connect with a key, best given [by reference](security.md#secrets); if it has an `EntityPath`, you "
-        "can omit `eventHubName`"
+        meaning="connection string with a key, preferably passed [by reference](security.md#secrets); if it has an "
+        "`EntityPath`, you can omit `eventHubName`"
     ),
-    "fullyQualifiedNamespace": OptionSpec(meaning="connect with Entra ID: the namespace's host name"),
+    "fullyQualifiedNamespace": OptionSpec(meaning="the namespace's host name, to connect with Entra ID"),
     "credential": OptionSpec(
         meaning=f"[credential](security.md#entra-id): {_CREDENTIALS} of azure-identity, or "
         "`package.module:callable`, which returns a `TokenCredential`",
@@ -25,11 +25,11 @@ CONNECTION_OPTIONS = {
     "clientId": OptionSpec(meaning="the credential's client id, such as a user-assigned managed identity's"),
     "tenantId": OptionSpec(meaning="the credential's tenant"),
     "clientSecret": OptionSpec(
-        meaning="the secret of a service principal, best given [by reference](security.md#secrets)"
+        meaning="the secret of a service principal, preferably passed [by reference](security.md#secrets)"
     ),
     "eventHubName": OptionSpec(meaning="the event hub"),
     "transportType": OptionSpec(
-        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443; see [Networks](security.md#networks)",
+        meaning="`Amqp` (port 5671) or `AmqpOverWebsocket` (port 443); see [Networks](security.md#networks)",
         default="`Amqp`; with `httpProxy`: `AmqpOverWebsocket`",
     ),
     "httpProxy": OptionSpec(

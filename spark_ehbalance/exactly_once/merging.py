@@ -59,11 +59,11 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
     A row replaces the table's row for the same event; with `update=False`, the table's row stays. `df` must have
     `partition` and `sequenceNumber`, which identify an event, and one row per event. Columns that `df` lacks get their
-    defaults; the others must have the table's types. For `target`, see `write_once`; from then on, `write_once` also
-    uses MERGE for this table, which costs more.
+    defaults; the others must have the table's types. For `target`, see `write_once`. After `merge` has been called on a
+    table, `write_once` also uses MERGE for that table, which is slower.
 
-    Raises `TargetError` and writes nothing if the frame cannot be merged into the table. This includes tables that
-    contain events of several hubs or sources from `write_once` and, with `update`, tables that contain an event twice.
+    Raises `TargetError` and writes nothing if `df` cannot be merged into the table. This is the case if `write_once`
+    has written several hubs or sources to the table or, with `update=True`, if the table contains an event twice.
     """
     check_name(target)
     check_frame(df)

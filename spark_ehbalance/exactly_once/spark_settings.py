@@ -32,14 +32,14 @@ TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partiti
 def spark_settings() -> dict[str, str]:
     """Spark settings for Delta Lake, to set before Spark starts: `SparkSession.builder.config(map=spark_settings())`.
 
-    If the installed Spark lacks Delta's jar, they include `spark.jars.packages`, so Spark downloads it from Maven.
+    If the installed Spark lacks the Delta jar, `spark.jars.packages` is set, so that Spark downloads it from Maven.
 
     `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets, which speed up the Python workers.
-    With a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number
-    of cores. Spark's own configuration overrides these three settings. This function cannot see a `.master(...)` call
-    in the program: if it names a cluster, override the last two settings with `.config(...)`.
+    For a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
+    cores. Spark's own configuration overrides these three settings. This function cannot detect a `.master(...)` call
+    in the program: for a cluster, override the last two settings with `.config(...)` afterwards.
 
-    Raises `EhBalanceError` if no Delta version supports this Spark.
+    Raises `EhBalanceError` if no version of Delta supports the installed Spark.
     """
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     settings = SESSION | _unless_given(home)

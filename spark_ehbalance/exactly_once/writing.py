@@ -41,16 +41,16 @@ class SourceBatch(Protocol):
 def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None = None, **options: Any) -> None:
     """Append the rows of a micro-batch to a Delta table so that the table contains every event exactly once.
 
-    Call it in `foreachBatch` with the batch's frame and number. `target` is a path (with a slash) or a name in Spark's
-    catalog; a missing table is created. `options` are options of Delta's append: `compression`, `maxRecordsPerFile`,
-    `mergeSchema`, `optimizeWrite` and `userMetadata`.
+    Call it in `foreachBatch` with the batch's DataFrame and number. `target` is a path (with a slash) or a name in
+    Spark's catalog; a missing table is created. `options` can be Delta's write options `compression`,
+    `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
     Every row must keep `partition` and `sequenceNumber`, and an event must always produce the same rows. `source` names
-    the written data (by default, the namespace and event hub). If a batch writes a second frame, that frame needs a
-    different `source`.
+    the written data (by default the namespace and event hub). If a batch writes a second DataFrame, give it a different
+    `source`.
 
-    Raises `TargetError` if the frame cannot be written to the table. Delta's own errors are passed on. The batch can
-    then be run again.
+    Raises `TargetError` if the DataFrame cannot be written to the table, and Delta's errors. After any of these errors,
+    the batch can be run again.
     """
     check_name(target)
     _write(df, batch_id, target, source, _strings(options))

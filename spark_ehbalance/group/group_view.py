@@ -54,14 +54,14 @@ FINDINGS: Mapping[str, FindingKind] = {
     ),
     "limits_too_small": FindingKind(
         _ERROR,
-        "Nobody owns {partitions}: the members' limits (maxPartitionsOwned) add up to {limit} of {count} partitions.",
+        "No member owns {partitions}: the members' limits (maxPartitionsOwned) add up to {limit} of {count}.",
         "Raise `maxPartitionsOwned`, or start another query.",
     ),
     "unowned": FindingKind(
         _ERROR,
-        "Nobody has owned {partitions} for {unowned}.",
-        "Members claim free partitions within a `balanceInterval`. If not, the lines with `balance:` in their logs "
-        "contain the reason (`EHBALANCE_LOG_LEVEL=INFO`).",
+        "No member has owned {partitions} for {unowned}.",
+        "Members should claim free partitions within a `balanceInterval`. If they do not, see the reason in the "
+        "`balance:` lines of their logs (`EHBALANCE_LOG_LEVEL=INFO`).",
     ),
     "crash_loop": FindingKind(
         _ERROR,

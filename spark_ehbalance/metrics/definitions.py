@@ -100,7 +100,7 @@ FINDINGS = _metric(
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
 CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that failed because another commit was faster")
 EVENTS = _metric("events_total", _MEMBER, QUERY, "events in finished batches, counted by sequence numbers")
-HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last request")
+HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the last request to the event hub failed")
 BUSY = _metric(
     "server_busy_total",
     _MEMBER,

@@ -104,12 +104,13 @@ class Options:
         metadata={
             "options": {
                 f"{_STORAGE}*": OptionSpec(
-                    meaning="delta-rs's options for the lease table's storage; pass secrets by reference. `timeout` "
-                    "defaults to a sixth of `leaseDuration`, and should not be longer",
+                    meaning="delta-rs's options for the lease table's storage; pass secrets only by reference. "
+                    "`timeout` defaults to a sixth of `leaseDuration`, and should not exceed that",
                     only=SHARED,
                 ),
                 f"{_STORAGE_SECRET}*": OptionSpec(
-                    meaning="the same for options whose values are secrets: `storageSecrets.account_key`", only=SHARED
+                    meaning="the same for options whose values are secrets, such as `storageSecrets.account_key`",
+                    only=SHARED,
                 ),
             }
         },
@@ -117,15 +118,15 @@ class Options:
     blob_namespace: str | None = option_field(
         None,
         _server,
-        "[the namespace in the names of the blobs](azure-clients.md#names), if `leaseTable` is a container",
+        "[the namespace in blob names](azure-clients.md#names), if `leaseTable` is a container",
         shown="the connection's, without a port",
         only=SHARED,
     )
     strategy: str = option_field(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](sharing.md#strategies), the same for all members; with Azure's event processors "
-        "`balanced` (then the default) or `greedy`",
+        "[how partitions are shared](sharing.md#strategies); set the same for all members. With Azure's event "
+        "processors, only `balanced` (the default there) and `greedy` are allowed",
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the strategy's own class
@@ -140,10 +141,11 @@ class Options:
     starting_position: StartingPositions = option_field(
         LATEST,
         StartingPositions.parse,
-        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (if it has "
-        '13 digits, `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained '
-        'event at or after it), or a JSON object of these by partition: `{"0": 4711, "*": "latest"}`. In a stream, '
-        "`latest` is the end of the partition at the first start of the query, or of the first query in its group",
+        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (write a "
+        '13-digit number as `{"next": NUMBER}`), a time with a time zone, such as `2026-01-31T12:00:00Z` (the first '
+        'retained event at or after that time), or a JSON object with one of these per partition: `{"0": 4711, "*": '
+        '"latest"}`. In a stream, `latest` is the end of the partition when the query, or the first one in its group, '
+        "first started",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
@@ -153,29 +155,29 @@ class Options:
     max_events_per_trigger: int | None = option_field(
         None,
         whole(1),
-        "maximum number of events per micro-batch, shared in proportion to the partitions' backlogs; each partition "
-        "with a backlog gets at least one",
+        "maximum number of events per micro-batch, divided in proportion to the partitions' backlogs; at least one "
+        "event is read from each partition with a backlog",
         shown="all",
         only=STREAM,
     )
     min_partitions: int | None = option_field(
         None,
         whole(1),
-        "minimum number of Spark tasks per batch: large ranges are split (and read without an owner level)",
+        "minimum number of Spark tasks per batch: large offset ranges are split, and read without an owner level",
     )
     max_partitions_owned: int | None = option_field(
         None,
         whole(1),
-        "maximum number of partitions this query may own; if all members' limits are too low, partitions stay unread, "
-        "with a warning",
+        "maximum number of partitions that this query may own; if the members' limits add up to too few partitions, "
+        "the others are not read, and a warning is logged",
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be opted into.
     fail_on_data_loss: bool = option_field(
         True,
         flag,
-        "fail if events have [aged out](operations.md#the-hub-lost-events) before they were read; `false`: warn and "
-        "continue at the nearest event",
+        "fail if events [aged out](operations.md#the-hub-lost-events) before they were read; with `false`, log a "
+        "warning and continue at the nearest event",
     )
     compacted: bool = option_field(
         False,
@@ -188,42 +190,46 @@ class Options:
     checkpoint_interval: float = option_field(
         0.0,
         parse_delay,
-        "how long the checkpoints of finished batches may wait for another commit, such as a renewal: [fewer requests, "
-        "but more events read twice after a crash](operations.md#fewer-checkpoints); `0`: each batch commits",
+        "how long the checkpoint of a finished batch may wait for another commit, such as a renewal: [fewer requests, "
+        "but more events are read twice after a crash](operations.md#fewer-checkpoints); `0`: every batch is committed",
         shown="`0`",
         only=SHARED,
     )
     lease_duration: float = option_field(
         LEASE_DURATION,
         parse_duration,
-        "a query that has not renewed for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use the oldest member's value, [extended if necessary](sizing.md#lease-duration); with [Azure's event "
-        "processors](azure-clients.md#set-up), each member has its own, 60 s by default",
+        "a query that has not renewed its leases for this long loses its partitions; must be longer than "
+        "`balanceInterval`. All members use the value of the oldest member, or [a longer one if commits are "
+        "slow](sizing.md#lease-duration); with [Azure's event processors](azure-clients.md#set-up), each member uses "
+        "its own value, by default 60 s",
         only=SHARED,
     )
     handover_timeout: float = option_field(
         HANDOVER_TIMEOUT,
         parse_duration,
-        "how long the owner may take to hand over a partition before it is stolen; with `cooperative`, "
-        "[longer for slow batches](sharing.md#which-strategy)",
+        "time allowed for a handover, after which the partition is stolen; except with `race`, [slow batches are "
+        "allowed more](sharing.md#which-strategy)",
         only=SHARED,
     )
     #: Off by default: only the user knows how long a batch may take.
     max_stall: float | None = option_field(
         None,
         parse_duration,
-        "if a batch runs longer, the query releases its partitions; if the trigger interval is longer, call "
-        "`spark_ehbalance.register(spark)`",
+        "if a batch runs for longer than this, the query releases its partitions; if the trigger interval is longer "
+        "than this, call `spark_ehbalance.register(spark)`",
         shown="off",
         only=SHARED,
     )
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
-    prefetch: int = option_field(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
+    prefetch: int = option_field(
+        1000, whole(1, 10_000), "maximum number of events that the hub sends ahead, per partition: 1 to 10,000"
+    )
     #: The Scala connector's default.
     receiver_timeout: float = option_field(
         60.0,
         parse_duration,
-        "if no event arrives for this long, a partition [stalls](operations.md#a-partition-stalls) or the batch fails",
+        "if expected events do not arrive for this long, the partition [stalls](operations.md#a-partition-stalls) or "
+        "the batch fails",
     )
     owner_level: int | None = option_field(
         None, whole(0), "owner level of receivers, for a query without `leaseTable`", shown="none"
@@ -231,7 +237,7 @@ class Options:
     json_properties: bool = option_field(
         False,
         flag,
-        "strings in `properties` and `systemProperties` are JSON too, in quotes",
+        "return strings in `properties` and `systemProperties` as JSON too, in quotes",
     )
     #: Losing events silently must be opted into.
     on_malformed: str = option_field(
@@ -243,7 +249,8 @@ class Options:
     metrics_port: int | None = option_field(
         None,
         whole(1, 65535),
-        "port on the driver's machine that serves [the query's metrics](monitoring.md) to Prometheus; one per query",
+        "port on the driver's machine that serves [the query's metrics](monitoring.md) to Prometheus; use a different "
+        "port for each query",
         shown="none",
         only=STREAM,
     )
@@ -251,7 +258,7 @@ class Options:
     metrics_host: str = option_field(
         "127.0.0.1",
         _host,
-        "the address to listen on; `0.0.0.0` is [open to the network](security.md#metrics)",
+        "address on which `metricsPort` listens; `0.0.0.0` is [open to the network](security.md#metrics)",
         only=STREAM,
     )
 

@@ -13,11 +13,12 @@ from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
-    """How far `query` is behind the hub; while a batch runs, the answer is at most 1 s old.
+    """How far `query` is behind the hub. While a batch is running, the result is at most 1 s old.
 
-    `partitions` lists each owned partition: `hub`, `partition`, `next` (the first sequence number that the sink has not
-    finished), `end` (one more than the newest sequence number), `events` (their difference) and `seconds` (since event
-    `next` was enqueued; None if unknown). The query's `events` are the sum, and its `seconds` the maximum.
+    `partitions` lists the owned partitions, each with `hub`, `partition`, `next` (the sequence number of the first
+    event that the sink has not finished), `end` (the newest sequence number + 1), `events` (`end` - `next`) and
+    `seconds` (the time since event `next` was enqueued; None if unknown). The query's `events` is the sum over the
+    partitions, and its `seconds` the maximum.
 
     Returns None before the first batch has ended, after the query has ended, or if its planner cannot be reached.
     """

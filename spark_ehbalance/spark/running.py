@@ -39,8 +39,8 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     code 128 + its number. Call `run` in the main thread. A terminal shows owned partitions, events read and lag;
     without a terminal they are logged.
 
-    If a query fails, the others are stopped and its exception is raised. Raises `EhBalanceError` if there is no query,
-    or if the JVM is lost.
+    If a query fails, `run` stops the others and raises the query's exception. Raises `EhBalanceError` if no query is
+    passed, or if the JVM is lost.
     """
     if not queries:
         problem = "it needs at least one query, which start() or toTable() returns"
@@ -136,7 +136,7 @@ class _Watched:
         """Stop the query, and show the result."""
         with contextlib.suppress(*SPARK_ERRORS):
             if hand_over(self.handle, timeout):
-                display.show_message("the batch has ended, and all partitions are handed over", self.name)
+                display.show_message("the batch has finished, and all partitions have been handed over", self.name)
             elif self.handle.isActive:
                 display.show_message(
                     f"the batch has not ended within {timeout:g} s: aborting it; it will be read again", self.name

@@ -12,10 +12,10 @@ from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without duplicates: its running batch ends and is checkpointed, and its partitions are released.
-    After `timeout` seconds, the query is stopped in any case.
+    """Stop `query` without duplicates: wait until its running batch has finished, and release its partitions. After
+    `timeout` seconds, the batch is aborted.
 
-    `query.stop()` alone aborts the running batch, and the next owners read its events again.
+    `query.stop()` alone aborts the running batch, so the next owners read its events again.
     """
     hand_over(query, timeout)
     query.stop()

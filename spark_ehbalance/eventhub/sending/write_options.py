@@ -32,15 +32,15 @@ class WriteOptions:
     json_properties: bool = option_field(
         False,
         flag,
-        "the values of `properties` are JSON, as the source returns them with the same option, so numbers, booleans "
-        "and binary keep their types",
+        "read the values of `properties` as JSON, which the source returns with the same option, so that numbers, "
+        "booleans and binary keep their types",
     )
     #: Skipping must be enabled explicitly, because it loses rows.
     on_unsendable: str = option_field(
         FAIL,
         one_of(*UNSENDABLE),
-        "a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` the row, which a "
-        "warning counts",
+        "what to do with a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` "
+        "the row and count it in a warning",
     )
     #: The same default as azure-eventhub's.
     send_timeout: float = option_field(

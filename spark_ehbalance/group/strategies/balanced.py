@@ -68,7 +68,7 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
 STRATEGY = Declaration(
     balanced,
     origin="Event Processor",
-    rule="each member claims one partition per cycle: a free one, or else steals one from an owner above its share",
+    rule="each member takes one partition per cycle: a free one, or else it steals one from a member above its share",
     by_leases_alone=True,
     moves="steal",
     one_a_cycle=True,

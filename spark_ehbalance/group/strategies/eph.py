@@ -52,7 +52,7 @@ def eph(view: View) -> Decision:
 STRATEGY = Declaration(
     eph,
     origin="EventProcessorHost",
-    rule="each member claims its share of the free partitions at once; if none is free, it steals one from the owner "
-    "with the most, if that has at least two more",
+    rule="each member claims its share of the free partitions at once; if none is free, it steals one from the member "
+    "with the most partitions, if that member has at least two more",
     moves="steal",
 )

@@ -36,7 +36,7 @@ def greedy(view: View) -> Decision:
 STRATEGY = Declaration(
     greedy,
     origin="Event Processor",
-    rule="like `balanced`, but repeated until the share is reached",
+    rule="like `balanced`, but each member takes partitions until it has its share",
     by_leases_alone=True,
     moves="steal",
 )

@@ -54,12 +54,12 @@ class RaceParameters(Parameters):
     #: The original uses 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and each additional lease should
     #: delay a member by at least the duration of one commit.
     delay_per_lease: float = option_field(
-        0.2, parse_duration, "wait per owned partition before taking another; longer than a commit"
+        0.2, parse_duration, "wait before taking a partition, per owned partition; must be longer than a commit takes"
     )
     weight: str = option_field(
         "count",
         one_of("count", "load"),
-        "`count`: number of owned partitions; `load`: their load, if the group is skewed",
+        "what to balance: the `count` of owned partitions or, if load is skewed, their `load`",
     )
 
 

@@ -55,13 +55,14 @@ class TransferParameters(Parameters):
     target: float = option_field(
         0.25,
         number(0, 10),
-        "standard deviation of the members' loads above which load is moved; 1 is a full host if every member reports "
-        "how busy its cores are, else the mean ([all conditions](sharing.md#which-strategy))",
+        "standard deviation of the members' loads above which load is moved "
+        "([all conditions](sharing.md#which-strategy)); a load of 1 is a fully busy host if every member reports its "
+        "CPU usage, and otherwise the mean load",
     )
     #: Prevents moves after a short burst.
-    hit_count: int = option_field(3, whole(0), "load is moved after more than this many consecutive uneven cycles")
+    hit_count: int = option_field(3, whole(0), "number of consecutive uneven cycles to tolerate before load is moved")
     #: After this time, the loads reflect the moves.
-    cool_down: float = option_field(180.0, parse_duration, "wait after a cycle with moves")
+    cool_down: float = option_field(180.0, parse_duration, "wait after a cycle in which load was moved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +297,7 @@ class _Balance:
 STRATEGY = Declaration(
     transfer,
     origin="broker transfer shedder",
-    rule="when load has been uneven for some cycles, the leader moves partitions from the most to the least loaded "
+    rule="when load has been uneven for several cycles, the leader moves partitions from the most to the least loaded "
     "members, by handover",
     parameters=TransferParameters,
     tolerates_uneven_loads=True,
