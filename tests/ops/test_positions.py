@@ -48,7 +48,7 @@ def test_lease_table_can_be_created_from_anothers_positions(
     other = replace(group, table=tmp_path / "other")
     monkeypatch.setattr("sys.stdin", io.StringIO(printed))
     done = other.done("init", "--positions", "-")
-    assert "No position for partition 2, 3: reading begins at the first retained event." in done
+    assert "No position for partition 2, 3: reading will begin at the first retained event." in done
     assert other.positions == {"0": 100, "1": 0, "2": 0, "3": 0}
     assert {lease.epoch for lease in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
