@@ -8,11 +8,16 @@ import pytest
 
 from spark_ehbalance.eventhub.service_errors import ErrorKind, classify
 from spark_ehbalance.lease_table.delta.folder import storage_error_text
+from spark_ehbalance.settings.secrets import hide
 from tests.growth import assert_linear
 
 
 def without_secrets(text: str) -> str:
     return storage_error_text(OSError(text))
+
+
+def without_signature(text: str) -> str:
+    return hide(text, ["sig=abc"])
 
 
 def refused(text: str) -> ErrorKind:
@@ -23,6 +28,7 @@ def refused(text: str) -> ErrorKind:
     ("search", "unit"),
     [
         *((without_secrets, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
+        *((without_signature, unit) for unit in ("%25", "&#0", "&#x0", "\\", "ab", "a%2")),
         *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
     ],
 )

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable
+from html import escape
 from pathlib import Path
+from urllib.parse import unquote
 
 from spark_ehbalance.errors import OptionError
 
@@ -85,6 +88,21 @@ def redacted(value: str) -> str:
     if may_be_secret(value):
         return HIDDEN
     return repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "…")
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """`text` without the `secrets` and the signatures of SAS tokens among them. Signatures are also found if they are
+    escaped, because clients encode them and gateways repeat requests in error pages."""
+    given = [secret for secret in secrets if secret]
+    signatures = [found for sas in given for found in re.findall(r"(?:^|[?&])sig=([^&]+)", unquote(sas))]
+    patterns = [*map(re.escape, given), *("".join(map(_with_escapes, signature)) for signature in signatures)]
+    return re.sub("|".join(patterns), HIDDEN, text, flags=re.IGNORECASE) if patterns else text
+
+
+def _with_escapes(character: str) -> str:
+    """A pattern for `character` and its escapes in addresses, HTML and JSON."""
+    plain, code = re.escape(character), ord(character)
+    return rf"\\{{0,4}}(?:{plain}|{escape(plain)}|%(?:25)*{code:02X}|&#0*{code};|&#x0*{code:X};|u00{code:02X})"
 
 
 def is_reference(value: str) -> bool:

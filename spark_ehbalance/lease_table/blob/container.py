@@ -139,10 +139,10 @@ class Container:
         except AzureError as error:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
             if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
-                raise LostRaceError from error
+                raise LostRaceError from None
             if isinstance(error, HttpResponseError) and error.status_code is not None:
                 text = f"{error.status_code} {getattr(code, 'value', code) or error.reason}"
-            raise self._unavailable(action, text) from error
+            raise self._unavailable(action, text) from None  # the SDK's error may contain the signature
 
     def _unavailable(self, action: str, reason: str) -> StoreUnavailableError:
         return StoreUnavailableError("EHB_LEASE_TABLE_UNAVAILABLE", what=self._name, action=action, reason=reason)

@@ -24,7 +24,7 @@ from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
-from spark_ehbalance.settings.secrets import is_secret_name, may_be_secret
+from spark_ehbalance.settings.secrets import hide, is_secret_name, may_be_secret
 
 #: Errors that delta-rs and obstore raise for storage failures and unreadable content.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
@@ -133,8 +133,8 @@ class Folder:
         try:
             found = obstore.get(self._files, name)
             return bytes(found.bytes()), found.meta["e_tag"] or ""
-        except (FileNotFoundError, NotFoundError) as error:
-            raise FileNotFoundError(name) from error
+        except (FileNotFoundError, NotFoundError):
+            raise FileNotFoundError(name) from None  # the original error may contain a secret
 
     def parquet(self, name: str, schema: pa.Schema) -> pa.Table:
         """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if the
@@ -156,8 +156,8 @@ class Folder:
         """Create a file. Returns its tag. Raises `FileExistsError`."""
         try:
             return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
-        except AlreadyExistsError as error:
-            raise FileExistsError(name) from error
+        except AlreadyExistsError:
+            raise FileExistsError(name) from None
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files, with one request for many of them. Some may be missing."""
@@ -229,11 +229,12 @@ class Folder:
         return self._storage
 
     def _text(self, error: Exception) -> str:
-        """The error on one line, without secrets: delta-rs repeats the values of options that it does not
-        understand."""
-        hidden = {value for name, value in self.options.items() if _hidden(name, value)}.union(self.token[0].values())
-        if any(value in str(error) for value in hidden):
-            error.args = ("a storage option that may be a secret is invalid",)  # in tracebacks as well
+        """The error on one line, without secrets: delta-rs repeats the values of options that it does not understand,
+        and a storage or a gateway may repeat the request."""
+        options = {n: v for n, v in os.environ.items() if re.match("(?i)azure_|aws_|google_", n)} | self.options
+        hidden = {value for name, value in options.items() if _hidden(name, value)}.union(self.token[0].values())
+        if (text := hide(str(error), hidden)) != str(error):
+            error.args = (text,)  # in tracebacks as well
         return storage_error_text(error)
 
 

@@ -425,7 +425,7 @@ class DeltaStore(LeaseTable):
         if found is None:
             raise self._folder.unavailable("written", failure) from failure
         self._winner = found
-        raise self._conflict(version) from failure
+        raise self._conflict(version)
 
     def _conflict(self, version: int) -> ConflictError:
         return ConflictError("EHB_COMMIT_CONFLICT", version=version, location=self._folder.uri)
