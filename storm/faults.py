@@ -68,8 +68,8 @@ PAST_FAULTS = (
     PastFault(
         "a planner that was suspended plans with the leases that it had before the suspension",
         "group.member.engine",
-        "held = self.readable(now)\n        partitions",
-        "held = self.plannable()\n        partitions",
+        "held = self.readable(now, replay=True)\n        partitions",
+        "held = self.plannable(replay=True)\n        partitions",
         ("two planners",),
         seed=88,
     ),
@@ -131,8 +131,8 @@ PAST_FAULTS = (
     PastFault(
         "a handover is carried out during a batch",
         "group.member.engine",
-        "in_flight = frozenset[str]() if self._hang.active else query.in_flight",
-        "in_flight = frozenset[str]()",
+        "return frozenset() if self._hang.active else self.query.in_flight",
+        "return frozenset() if True else self.query.in_flight",
         ("planned move",),
         seed=3,
     ),
@@ -157,7 +157,7 @@ PAST_FAULTS = (
         "group.changes",
         "epoch=lease.epoch + 1,\n            renewed_at_ms=self.at_ms,",
         "renewed_at_ms=self.at_ms,",
-        ("skipped",),
+        ("skipped", "errors"),
         seed=8,
     ),
     PastFault(

@@ -165,7 +165,9 @@ class Process:
 
     def may_plan(self) -> dict[str, int]:
         """Partition → epoch, for all partitions that the next batch can contain."""
-        return {p: holding.epoch for p, holding in self.member.readable(self.monotonic).items()} if self.engine else {}
+        if self.engine is None:
+            return {}
+        return {p: holding.epoch for p, holding in self.member.readable(self.monotonic, replay=True).items()}
 
     @property
     def is_of_another_hub(self) -> bool:

@@ -228,7 +228,8 @@ class Witness:
         """Record that `process` read the table."""
         now, member = self._world.engine.now, process.member
         process.known_version = max(process.known_version, snapshot.version)
-        if now - process.read_at > member._member.duration.shortest / 2:
+        # The durations that count are those of the table that was read: a slow store has raised them.
+        if now - process.read_at > member._member._with_durations(snapshot).duration.shortest / 2:
             process.blind_until = now
         process.read_at = now
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter
@@ -115,7 +116,7 @@ class QueryEngine:
         """The outputs for `input`, received at `now`. Inputs for the `MemberEngine` are forwarded to it. An error fails
         Spark's request.
 
-        Raises `DataLossError`.
+        Raises `DataLossError` and `StoreUnavailableError`.
         """
         match input:
             case protocol.HubReported(hub) | protocol.EventsFound(_, hub) | protocol.OffsetsFound(_, hub) if isinstance(
@@ -358,8 +359,18 @@ class QueryEngine:
         """Whether the owners of the partitions in the batch that ends at `end` are known. They always are if this
         process planned the batch. After a suspension for a lease duration, they are known once the lease table has been
         read."""
-        lapsed = self.member.plannable().keys() - self.member.readable(now).keys()
+        lapsed = self.member.plannable(replay=True).keys() - self.member.readable(now, replay=True).keys()
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
+
+    def _require_owners(self, end: StreamOffset, now: Clocks) -> None:
+        """Raise `StoreUnavailableError` instead of replaying the batch without partitions that may still be owned."""
+        if not self.knows_owners(end, now.monotonic):
+            raise StoreUnavailableError(
+                "EHB_LEASE_TABLE_UNAVAILABLE",
+                what="The lease table",
+                action="read",
+                reason="no answer since this process was suspended",
+            )
 
     def _planned(self, end: StreamOffset) -> BatchInFlight | None:
         batch = self.batch
@@ -372,7 +383,8 @@ class QueryEngine:
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
             return [protocol.RangesPlanned(list(batch.read.values()))]
-        owned = self.member.readable(now.monotonic)
+        self._require_owners(end, now)
+        owned = self.member.readable(now.monotonic, replay=True)
         self._pending = replay = _Replay(end, self.earlier.replay(end, owned), owned)
         if any(bounds := event_check.bounds(replay.ranges)):
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
@@ -386,6 +398,7 @@ class QueryEngine:
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
         end, self._pending = replay.end, None
+        self._require_owners(end, now)
         reserved = self.member.begin_batch(_epochs(replay.ranges), now.monotonic)
         # Spark's log keeps the old epochs; once the batch has ended, these ranges are checkpointed with the new ones.
         ranges = {partition: range_ for partition, range_ in replay.ranges.items() if partition in reserved}

@@ -50,7 +50,13 @@ class Logged(NamedTuple):
 
     def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
         """The state that the next process first reports to its member, with `progress` that the table lacks."""
-        return QueryState(progress, batch=self.finished.batch, begun=self.last.batch, planner=self.last.run)
+        return QueryState(
+            progress,
+            to_replay=frozenset(self.unfinished.ranges),
+            batch=self.finished.batch,
+            begun=self.last.batch,
+            planner=self.last.run,
+        )
 
 
 def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:

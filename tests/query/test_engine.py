@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, StoreUnavailableError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandover, Stall, Steal
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
@@ -23,6 +23,7 @@ from spark_ehbalance.query.progress_policy import LeaseTableProgress
 from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
+from tests.raising import raises
 
 START = StreamOffset("ann")
 
@@ -305,6 +306,42 @@ def test_available_now_reads_partitions_claimed_later() -> None:
     one.states = states
     one.notify(protocol.EndsFixed(one.hub))
     assert spans(one.batch(end)) == {"1": (0, 5)}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_partitions_of_a_logged_batch_are_kept_until_it_is_replayed(leaves: bool) -> None:
+    """A sink that skips known batch numbers loses a partition that only a later replay contains."""
+    one, end = logged_batch()
+    if leaves:
+        one.notify(LeaveRequested())
+    else:
+        one.request("1")
+    one.turn()
+    assert one.ann.owned.keys() == {"0", "1"}
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
+    one.notify(protocol.BatchFinished(end))
+    one.end(one.begin())
+    assert "1" not in one.ann.owned
+
+
+def test_logged_batch_is_not_replayed_while_its_owners_are_unknown() -> None:
+    one, end = logged_batch()
+    one.now += 2 * LEASE
+    with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE"):
+        one.read(end)
+    one.turn()
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
+
+
+def logged_batch() -> tuple[OneQuery, StreamOffset]:
+    """A query whose earlier process logged a batch but did not finish it."""
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    end = one.batch()
+    one.ann.finish_batch({})
+    one.ann.query = replace(one.ann.query, to_replay=frozenset(end.ranges))
+    one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
+    return one, end
 
 
 @pytest.mark.parametrize("taken_back", [False, True])

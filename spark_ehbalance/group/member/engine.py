@@ -129,9 +129,9 @@ class MemberEngine:
     def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
         """Begin a batch planned with these partitions and epochs. Returns the partitions that may be read. The member
         keeps them until the batch ends, unless another member takes them by force."""
-        held = self.readable(now)
+        held = self.readable(now, replay=True)
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
-        self.query = replace(self.query, in_flight=partitions, batch_began=now)
+        self.query = replace(self.query, in_flight=partitions, batch_began=now, to_replay=frozenset())
         return partitions
 
     def record_batch(self, batch: int, planner: str) -> None:
@@ -199,15 +199,24 @@ class MemberEngine:
         """Whether nothing is owned, in flight or uncommitted."""
         return not (self._member.owned or self.query.in_flight or self.query.progress)
 
-    def plannable(self) -> dict[str, OwnedLease]:
-        """The owned partitions without a pending handover or release."""
-        if self.leaving:
-            return {}
-        return {p: holding for p, holding in self._member.owned.items() if not holding.handover_pending}
+    def plannable(self, *, replay: bool = False) -> dict[str, OwnedLease]:
+        """The owned partitions without a pending handover or release.
 
-    def readable(self, now: float) -> Mapping[str, OwnedLease]:
+        For a `replay`, also the partitions that are released only after it. If a replay omitted a partition and a later
+        replay of the same batch contained it, a sink that skips known batch numbers would lose its events.
+        """
+        free = {} if self.leaving else {p: x for p, x in self._member.owned.items() if not x.handover_pending}
+        kept = self._in_batch if replay else frozenset()
+        return {**free, **{p: x for p, x in self._member.owned.items() if p in kept}}
+
+    def readable(self, now: float, *, replay: bool = False) -> Mapping[str, OwnedLease]:
         """The plannable partitions whose leases are valid at monotonic time `now`; see `Membership.still_valid`."""
-        return self._member.still_valid(self.plannable(), now)
+        return self._member.still_valid(self.plannable(replay=replay), now)
+
+    @property
+    def _in_batch(self) -> frozenset[str]:
+        """Partitions to keep until their batch ends; none if it hangs."""
+        return frozenset() if self._hang.active else self.query.in_flight | self.query.to_replay
 
     def due(self) -> float:
         """The monotonic time at which the next turn is due, unless a report makes it due earlier."""
@@ -249,9 +258,7 @@ class MemberEngine:
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
-        # Do not wait for a hanging batch to end.
-        in_flight = frozenset[str]() if self._hang.active else query.in_flight
-        to_write = pending(member, query, in_flight, now, leaving=leaving)
+        to_write = pending(member, query, self._in_batch, now, leaving=leaving)
         drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
         self._hang, drains = self._hang.drain(snapshot.members.get(self.author.id), drain)
         to_write += [drain] if query.leaving else drains

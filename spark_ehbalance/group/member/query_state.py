@@ -23,16 +23,18 @@ class QueryState:
     """State reported by a query; methods return the next state.
 
     `progress` and `resets` map partitions to positions that are not committed yet. `in_flight` are the partitions of
-    the current batch, which began at monotonic time `batch_began`. `loads` are the partitions' loads and `load` is the
-    member's. `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch that the sink
-    finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. For `asked_ms`
-    and `left_out`, see `Member`.
+    the current batch, which began at monotonic time `batch_began`. `to_replay` are those of the batch that an earlier
+    process logged but did not finish, until Spark requests it again. `loads` are the loads of the partitions, and
+    `load` is the member's. `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch
+    that the sink finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`.
+    For `asked_ms` and `left_out`, see `Member`.
     """
 
     progress: Mapping[str, Progress] = field(default_factory=dict)
     resets: Mapping[str, Progress] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
     batch_began: float = 0.0
+    to_replay: frozenset[str] = frozenset()
     loads: Mapping[str, Load] = field(default_factory=dict)
     load: MemberLoad | None = None
     leaving: bool = False
@@ -51,6 +53,7 @@ class QueryState:
             batch=batch,
             progress={**self.progress, **progress},
             in_flight=frozenset(),
+            to_replay=frozenset(),
             progress_since_read=self.progress_since_read or bool(progress),
         )
 
