@@ -241,7 +241,8 @@ CONDITIONS = {
     ),
     "EHB_LEASE_TABLE_DAMAGED": Condition(
         "StoreDamagedError",
-        "The lease table at {location} is damaged: {problem}. Running queries continue reading their partitions.",
+        "The lease table at {location} is damaged: {problem}. Running queries continue reading their partitions, but "
+        "exactly-once writes fail.",
         _CREATE_FROM_POSITIONS,
     ),
     "EHB_LEASE_TABLE_ROLLED_BACK": Condition(
@@ -331,7 +332,7 @@ CONDITIONS = {
     "EHB_TARGET_BATCH_UNKNOWN": Condition(
         "TargetError",
         "The offset ranges that the batch reads are unknown: {reason}.",
-        "Restart the query. " + _RETRIED,
+        "Correct the reason, if it names one, and restart the query. " + _RETRIED,
     ),
     "EHB_TARGET_STATE_AHEAD": Condition(
         "TargetError",

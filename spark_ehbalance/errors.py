@@ -3,6 +3,7 @@ describes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -110,6 +111,12 @@ class FencedError(EhBalanceError):
 
 class TargetError(EhBalanceError):
     """A table cannot be written exactly once, or not at the moment."""
+
+
+def recreate(condition: str, parameters: Mapping[str, object]) -> EhBalanceError:
+    """The error of another process with this condition, in the condition's class."""
+    error: EhBalanceError = globals()[CONDITIONS[condition].error](condition, **parameters)
+    return error
 
 
 def describe(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.errors import EhBalanceError, TargetError
+from spark_ehbalance.errors import EhBalanceError, TargetError, recreate
 from spark_ehbalance.exactly_once.java import java
 from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.query.control_socket import PlannerAddress, request
@@ -81,12 +81,14 @@ class MicroBatch:
         rows: then all other partitions have been read to the end.
 
         Raises `TargetError` if the planner does not answer, or if a stateful query has lost partitions. Its state would
-        contain rows that are not written, so the batch must fail to restore the state.
+        contain rows that are not written, so the batch must fail to restore the state. Raises the planner's own error,
+        for example if the lease table was rolled back.
         """
         deadline = time.monotonic() + PATIENCE
-        while (lost := self._request(lost=True)["lost"]) is None:
+        while (lost := (answer := self._request(lost=True))["lost"]) is None:
             if time.monotonic() > deadline:
                 reason = f"the lease table could not be read for {PATIENCE:g} s"
+                reason += f" ({answer['reason']})" if "reason" in answer else ""
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)
         if lost and self._state.getFileSystem(self._configuration).exists(self._state):
             raise TargetError("EHB_TARGET_STATE_AHEAD", partitions=", ".join(sorted(lost)))
@@ -103,6 +105,8 @@ class MicroBatch:
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=str(error)) from error
             if answer is not None and "error" not in answer:
                 return answer
+            if answer is not None and answer["condition"] != "EHB_CONTROL_MESSAGE_INVALID":
+                raise recreate(answer["condition"], answer["parameters"])
             if answer is not None or time.monotonic() > deadline:
                 reason = answer["error"] if answer else f"the query's planner did not answer for {PATIENCE:g} s"
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)

@@ -84,6 +84,7 @@ class Keeper:
         self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
+        self._store_error: StoreUnavailableError | None = None
         self._give_up_at = float("inf")
         self._reads_begun = self._reads_ended = 0
         self._decisions, self._shortage = DecisionLog(), Shortage()
@@ -177,6 +178,11 @@ class Keeper:
     def is_store_unavailable(self) -> bool:
         """Whether the last read or write of the store failed."""
         return self._engine.failures > 0
+
+    @property
+    def store_error(self) -> StoreUnavailableError | None:
+        """The error of the last read or write of the store, if it failed."""
+        return self._store_error if self.is_store_unavailable else None
 
     @property
     def idle(self) -> bool:
@@ -298,6 +304,7 @@ class Keeper:
             return self._failed(error, writing=True)
 
     def _failed(self, error: StoreUnavailableError, *, writing: bool) -> protocol.Input:
+        self._store_error = error
         level = logging.INFO if self._engine.failures else logging.WARNING
         _LOG.log(
             level,

@@ -5,6 +5,7 @@ requests to the hub. `assembly.start_planner` assembles it.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -259,7 +260,8 @@ class Planner:
                 end = StreamOffset.from_json(message["batch"])
                 return self.batch_details(end, lost=bool(message.get("lost")), event=_event(message.get("event")))
             except EhBalanceError as error:
-                return {"error": error.reason}
+                parameters = json.loads(json.dumps(error.parameters, default=str))
+                return {"error": error.reason, "condition": error.condition, "parameters": parameters}
         if message.get("state") is True:
             self.attended = True
             batch = self._engine.batch
@@ -312,8 +314,9 @@ class Planner:
         1970), and the `ranges` read, which in a replay differ from the offset's.
 
         With `lost`, also the partitions whose lease was lost, from a read of the lease table that starts after this
-        call; None if that takes too long. A range ends early only after its lease was taken or stalled, and then its
-        checkpoint is rejected. So if the rows were read before this call, all other ranges were read to their ends.
+        call; None if that takes too long, with the `reason` if the last read or write failed. A range ends early only
+        after its lease was taken or stalled, and then its checkpoint is rejected. So if the rows were read before this
+        call, all other ranges were read to their ends.
 
         For a geo-replicated hub, also the `offsets` of the events before the ranges' bounds, and the `offset` of an
         `event`, given by partition and sequence number (None if unknown, empty if the hub never had that number).
@@ -337,6 +340,8 @@ class Planner:
         if lost:
             leases = self._keeper.read_leases(_READ_TIMEOUT)
             answer["lost"], warnings = (None, []) if leases is None else batch.lost(leases)
+            if leases is None and (error := self._keeper.store_error):
+                answer["reason"] = error.reason
             for warning in warnings:
                 _LOG.warning(warning)
         return answer

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_ehbalance.clock import monotonic
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, StoreReplacedError, TargetError
+from spark_ehbalance.exactly_once import batch
+from spark_ehbalance.exactly_once.batch import MicroBatch
 from spark_ehbalance.group.changes import Join, Steal
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import Seek
@@ -19,6 +24,7 @@ from spark_ehbalance.query import engine, keeper, planner
 from spark_ehbalance.query.control_socket import PlannerAddress
 from spark_ehbalance.query.offsets import StreamOffset, group_name
 from tests.query.queries import PARTITIONS, Group, Query
+from tests.raising import raises
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("without_network")
@@ -171,3 +177,37 @@ def test_batch_details_contain_ranges_and_lost_partitions(group: Group, caplog: 
     assert "not the one in flight" in request_details(a, replace(end, owner="b"))["error"]
     a.stop()
     assert request_details(a, end, lost=True)["lost"] is None, "the table is no longer read"
+
+
+class Batch(MicroBatch):
+    """The batch of a query without Spark."""
+
+    def __init__(self, query: Query, end: StreamOffset, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._end, self._planner = end, PlannerAddress("")
+        answers = lambda _, question: json.loads(json.dumps(query.planner.handle(question)))  # noqa: E731
+        monkeypatch.setattr(batch, "request", answers)
+
+
+def test_batch_reports_why_the_lease_table_cannot_be_read(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.append(1)
+    query = group.query()
+    end = query.batch()
+    query.run(end)
+    monkeypatch.setattr(batch, "PATIENCE", 2.5)
+    DeltaTable(str(group.table)).alter.set_table_properties({"owner.team": "x"}, raise_if_not_exists=False)
+    reason = re.compile("could not be read for 2.5 s .*another program changed its protocol")
+    with raises(TargetError, "EHB_TARGET_BATCH_UNKNOWN", reason=reason):
+        Batch(query, end, monkeypatch).lost()
+
+
+def test_batch_raises_the_error_that_ended_the_lease_keeper(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.append(1)
+    query = group.query()
+    end = query.batch()
+    query.run(end)
+    table = DeltaTable(str(group.table))
+    table.restore(table.version() - 1)
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=re.compile("RESTORE")):
+        Batch(query, end, monkeypatch).lost()
+    with raises(TargetError, "EHB_TARGET_BATCH_UNKNOWN", reason=re.compile("not the one in flight")):
+        Batch(query, replace(end, owner="b"), monkeypatch).lost()
