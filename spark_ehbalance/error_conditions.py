@@ -243,7 +243,8 @@ CONDITIONS = {
         "StoreDamagedError",
         "The lease table at {location} is damaged: {problem}. Running queries continue reading their partitions, but "
         "exactly-once writes fail.",
-        _CREATE_FROM_POSITIONS,
+        "Undo a changed property with `ALTER TABLE … SET TBLPROPERTIES` (or `UNSET`). Otherwise: "
+        + _CREATE_FROM_POSITIONS,
     ),
     "EHB_LEASE_TABLE_ROLLED_BACK": Condition(
         "StoreReplacedError",

@@ -17,6 +17,7 @@ from deltalake.schema import PrimitiveType
 
 from spark_ehbalance.errors import (
     ConflictError,
+    StoreDamagedError,
     StoreError,
     StoreReplacedError,
     StoreUnavailableError,
@@ -88,6 +89,19 @@ def protocol(writer: list[str], reader: list[str]) -> Change:
     return lambda table: write_next_log_file(table, json.dumps(action))
 
 
+def with_metadata(*without: str, **values: object) -> Change:
+    """Another engine changes the table's metadata to these values and removes the properties `without`."""
+
+    def write(table: Path) -> None:
+        found = DeltaTable(table).metadata()
+        properties = {name: value for name, value in found.configuration.items() if name not in without}
+        creation = map(json.loads, (table / "_delta_log" / f"{0:020}.json").read_text().splitlines())
+        metadata = next(action["metaData"] for action in creation if "metaData" in action)
+        write_next_log_file(table, json.dumps({"metaData": metadata | {"configuration": properties} | values}))
+
+    return write
+
+
 def with_rows(change: Callable[[Rows], Rows]) -> Change:
     """Change the rows in the newest data file without a commit."""
 
@@ -121,7 +135,16 @@ def vacuumed(table: Path, times: int = 1) -> None:
     assert DeltaTable(table).version() == version + 2 * times
 
 
+#: Properties that tables created by older versions do not have.
+NEW_PROPERTIES = ("delta.enableExpiredLogCleanup", "ehbalance.group")
+
 HARMLESS: dict[str, Change] = {
+    "comment": lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
+    "column comment": lambda table: DeltaTable(table).alter.set_column_metadata("id", {"comment": "the id"}),
+    "catalog's property": lambda table: DeltaTable(table).alter.set_table_properties(
+        {"owner.team": "x"}, raise_if_not_exists=False
+    ),
+    "table of an older version": with_metadata(*NEW_PROPERTIES),
     "optimized": lambda table: DeltaTable(table).optimize.compact(),
     "vacuumed": vacuumed,
     "vacuumed often": lambda table: vacuumed(table, 3),
@@ -141,9 +164,38 @@ def test_harmless_changes_are_read_and_overwritten(table: Path, what: str) -> No
         assert (after.leases, after.members) == (before.leases, before.members)
         assert read(table) == after
         committed(running, Heartbeat(by=ANN, at_ms=9))
+        log = DeltaTable(table)
         running.tidy()
         assert read(table) == running.read()
-    assert DeltaTable(table).to_pyarrow_table().num_rows == 4
+    checkpoint = DeltaTable(table)
+    assert checkpoint.schema() == log.schema()
+    for name in ("id", "name", "description", "configuration"):
+        assert getattr(checkpoint.metadata(), name) == getattr(log.metadata(), name)
+    assert checkpoint.to_pyarrow_table().num_rows == 4
+
+
+def test_vacuum_of_an_idle_table_keeps_the_last_commit(table: Path) -> None:
+    """delta-rs cleans up the log after the commit of version 100, which is the second one of VACUUM."""
+    with DeltaStore(str(table)) as store:
+        while store.read().version < 98:
+            committed(store, Heartbeat(by=ANN, at_ms=9))
+    before = read(table)
+    age_all(str(table))
+    vacuumed(table)
+    assert read(table).leases == before.leases
+
+
+def test_changed_property_can_be_undone(table: Path) -> None:
+    name, problem = (
+        "delta.logRetentionDuration",
+        "delta.logRetentionDuration from interval 10 minutes to interval 30 days",
+    )
+    before = read(table)
+    DeltaTable(table).alter.set_table_properties({name: "interval 30 days"})
+    with raises(StoreDamagedError, "EHB_LEASE_TABLE_DAMAGED", problem=f"another program changed {problem}"):
+        read(table)
+    with_metadata(name)(table)
+    assert read(table).leases == before.leases
 
 
 def vacuumed_and_cleaned_up(table: Path) -> None:
@@ -178,18 +230,18 @@ DAMAGE: dict[str, tuple[Change, str]] = {
         "some of them were deleted",
     ),
     "the same rows again": (with_rows(lambda rows: 2 * rows), "or duplicated"),
-    "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "columns"),
+    "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), 'column x from None to "long"'),
     "a column more": (
         lambda table: DeltaTable(table).alter.add_columns([Field("x", PrimitiveType("long"))]),
-        "columns",
+        'changed column x from None to "long"',
     ),
     "a property": (
         lambda table: DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"}),
-        "properties",
+        "changed delta.appendOnly from None to true",
     ),
-    "a comment": (
-        lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
-        "changed its description|table of another program",
+    "a comment on a table of an older version": (
+        with_metadata(*NEW_PROPERTIES, description="Leases of the flights jobs"),
+        "changed its description",
     ),
     "row tracking": (protocol(["rowTracking", "domainMetadata"], []), "protocol|rowTracking|RowTracking"),
     "deletion vectors": (protocol(["deletionVectors"], ["deletionVectors"]), "protocol"),
@@ -271,7 +323,9 @@ def test_rows_from_another_program_are_an_error_for_all_handles(table: Path, wha
 def test_table_created_by_another_program_is_an_error(table: Path) -> None:
     delta = DeltaTable(table)
     copy = table.with_name("copy")
-    settings = {"description": delta.metadata().description, "configuration": delta.metadata().configuration}
+    # delta-rs creates no table with properties of other programs.
+    properties = {k: v for k, v in delta.metadata().configuration.items() if k not in NEW_PROPERTIES}
+    settings = {"description": delta.metadata().description, "configuration": properties}
     write_deltalake(copy, delta.to_pyarrow_table().cast(SCHEMA), **settings)  # type: ignore[call-overload]
     with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK", problem=foreign_commit("unknown|CREATE|WRITE")):
         read(copy)

@@ -60,7 +60,12 @@ _CHECKPOINT = pa.schema(
 
 
 def metadata(
-    name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int, id: str | None = None
+    name: str | None,
+    description: str | None,
+    schema: str,
+    properties: Mapping[str, str],
+    at_ms: int,
+    id: str | None = None,
 ) -> dict[str, Any]:
     """The action with a table's metadata; `schema` is in Delta's JSON, `at_ms` the creation time."""
     return {

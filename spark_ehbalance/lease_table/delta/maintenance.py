@@ -18,11 +18,13 @@ LOG_SECONDS = 600.0
 #: Seconds for which unneeded data files are kept for readers.
 DATA_SECONDS = 60.0
 
-#: Properties for other engines, which write checkpoints and clean up after their own commits.
+#: Properties for other engines, which write checkpoints after their own commits.
 PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 10 minutes",
     "delta.deletedFileRetentionDuration": "interval 60 seconds",
+    # Otherwise an engine that commits without rows, such as VACUUM, may remove the last commit with rows.
+    "delta.enableExpiredLogCleanup": "false",
 }
 
 

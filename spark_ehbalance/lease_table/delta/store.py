@@ -54,6 +54,23 @@ _READ_ATTEMPTS = 3
 
 _NAME = "ehbalance lease table"
 
+#: The property with the table's group. Older tables have only the description, which other programs may overwrite.
+_GROUP = "ehbalance.group"
+
+#: Maximum number of changed settings named in an error.
+_MAX_SHOWN = 3
+
+
+def _columns(schema: Schema) -> dict[str, object]:
+    """The columns without their metadata, such as comments."""
+    return {
+        f"column {field.name}": field.type.to_json() + " NOT NULL" * (not field.nullable) for field in schema.fields
+    }
+
+
+#: Settings that other programs must not change, besides the properties.
+_SETTINGS = {"protocol": [1, 2], "partition columns": [], **_columns(Schema.from_arrow(SCHEMA))}
+
 
 def _clock() -> float:
     """The time in seconds of a clock that does not stop while the machine is suspended, if there is such a clock."""
@@ -257,23 +274,30 @@ class DeltaStore(LeaseTable):
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
             raise self._replaced(f"its id was {known_id} and is now {found.id}")
-        try:
-            group = group_of(found.description, self._folder.uri)
-        except StoreFormatError:
-            if known_id is None:
-                raise
-            raise self._damaged("another program changed its description") from None
+        group = group_of(found.configuration.get(_GROUP, found.description), self._folder.uri)
+        if group is None:
+            if known_id is None and found.name != _NAME:
+                raise self._foreign("it is a Delta table of another program")
+            raise self._damaged("another program changed its description")
         features = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
-        versions = (protocol.min_reader_version, protocol.min_writer_version)
-        unchanged = (
-            (versions, features) == ((1, 2), [])
-            and found.configuration == maintenance.PROPERTIES
-            and not found.partition_columns
-            and table.schema() == Schema.from_arrow(SCHEMA)
+        settings = {
+            "protocol": [protocol.min_reader_version, protocol.min_writer_version, *features],
+            "partition columns": found.partition_columns,
+            **_columns(table.schema()),
+            **{name: value for name, value in found.configuration.items() if name.startswith("delta.")},
+        }
+        # Properties may be missing: older tables lack some, and UNSET removes others.
+        expected = maintenance.PROPERTIES | _SETTINGS
+        names = [name for name in settings | _SETTINGS if settings.get(name) != expected.get(name)]
+        if names:
+            changes = ", ".join(
+                f"{name} from {expected.get(name)} to {settings.get(name)}" for name in names[:_MAX_SHOWN]
+            )
+            raise self._damaged(f"another program changed {changes}")
+        schema, created_ms = table.schema().to_json(), found.created_time or 0
+        return group, log.metadata(
+            found.name, found.description, schema, found.configuration, created_ms, str(found.id)
         )
-        if not unchanged:
-            raise self._damaged("another program changed its protocol, properties or columns")
-        return group, _metadata(group, found.created_time or 0, str(found.id))
 
     def _read_version(
         self, newest: _LogFile, add: dict[str, Any] | None, group: Group, metadata: dict[str, Any]
@@ -473,9 +497,9 @@ class DeltaStore(LeaseTable):
         self._forget()
 
 
-def _metadata(group: Group, created_ms: int, id: str | None = None) -> dict[str, Any]:
-    schema = Schema.from_arrow(SCHEMA).to_json()
-    return log.metadata(_NAME, description(group), schema, maintenance.PROPERTIES, created_ms, id)
+def _metadata(group: Group, created_ms: int) -> dict[str, Any]:
+    schema, properties = Schema.from_arrow(SCHEMA).to_json(), maintenance.PROPERTIES | {_GROUP: description(group)}
+    return log.metadata(_NAME, description(group), schema, properties, created_ms)
 
 
 def _now_ms() -> int:

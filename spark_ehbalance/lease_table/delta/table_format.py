@@ -76,16 +76,16 @@ def description(group: Group) -> str:
     )
 
 
-def group_of(description: str | None, location: str) -> Group:
-    """The group in the `description` of the lease table at `location`. Raises `StoreFormatError`."""
+def group_of(description: str | None, location: str) -> Group | None:
+    """The group in the `description` of the lease table at `location`; None in another program's description. Raises
+    `StoreFormatError`."""
     try:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
         if version == FORMAT:
             return Group.from_names(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # another program's text
-        problem = "it is a Delta table of another program"
-        raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem) from None
+        return None
     problem = f"it has format {version}, but this version of spark-ehbalance supports format {FORMAT}"
     raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem)
 
