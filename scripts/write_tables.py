@@ -73,8 +73,8 @@ def error_conditions() -> str:
         lines.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}{base}\n")
         for name, condition in CONDITIONS.items():
             if condition.error == error.__name__:
-                sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
-                lines.append(f"### {name}\n\n`{sentence}`\n" + (f"\n{condition.remedy}\n" if condition.remedy else ""))
+                message = condition.message.replace("{", "<").replace(":g}", ">").replace("}", ">")
+                lines.append(f"### {name}\n\n`{message}`\n" + (f"\n{condition.remedy}\n" if condition.remedy else ""))
     return "\n".join(lines) + "\n"
 
 

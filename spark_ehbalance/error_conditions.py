@@ -1,4 +1,4 @@
-"""All error conditions, with their sentences and remedies. `scripts/write_tables.py` generates docs/errors.md from
+"""All error conditions, with their messages and remedies. `scripts/write_tables.py` generates docs/errors.md from
 them."""
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from string import Formatter
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`error` is the name of a class in `spark_ehbalance.errors`; `sentence` is a format string for the error's
-    parameters. `remedy` is Markdown for docs/errors.md; it is empty if the sentence states what is allowed.
+    """`error` is the name of a class in `spark_ehbalance.errors`. `message` is a format string that is filled with the
+    error's parameters. `remedy` is Markdown for docs/errors.md; it is empty if the message states what is allowed.
     """
 
     error: str
-    sentence: str
+    message: str
     remedy: str = ""
 
     @property
     def parameters(self) -> frozenset[str]:
-        """The names of the parameters in the sentence."""
-        return frozenset(name for _, name, _, _ in Formatter().parse(self.sentence) if name)
+        """The names of the parameters in the message."""
+        return frozenset(name for _, name, _, _ in Formatter().parse(self.message) if name)
 
 
 _CREATE_FROM_POSITIONS = (
@@ -77,7 +77,7 @@ CONDITIONS = {
     "EHB_SPARK_UNSUPPORTED": Condition("SparkMissingError", "pyspark {version} is too old. Supported: {supported}."),
     "EHB_FORMAT_UNUSABLE": Condition(
         "EhBalanceError",
-        "Spark cannot use the format ehbalance: {reason}. {python}.",
+        "Spark cannot use the ehbalance format: {reason}. Note: {python_in_use}.",
         "Install the package with its dependencies for [the Python that Spark starts](platforms.md#three-pythons), or "
         "pass it with `--archives`, `--py-files` (a wheel renamed to .zip) or, with Spark Connect, "
         "`spark.addArtifacts`.",
@@ -129,10 +129,10 @@ CONDITIONS = {
         "HubUnavailableError",
         "Partition {partition}: no event arrived for receiverTimeout={timeout:g} s ({reason}). The batch fails; "
         "restart the query to run it again.",
-        "See [A partition stalls](operations.md#a-partition-stalls). If the error recurs, another reader uses an "
-        "owner level, or the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs). "
-        "With this option, if the last events of a batch have been compacted away, the batch finishes only when "
-        "another event is sent to the partition.",
+        "See [A partition stalls](operations.md#a-partition-stalls). If the error recurs, another reader may be "
+        "using an owner level, or the network may be dropping data. A compacted hub needs "
+        "[`compacted`](operations.md#compacted-hubs). With this option, if the last events of a batch have been "
+        "compacted away, the batch finishes only when another event is sent to the partition.",
     ),
     "EHB_SEND_TIMEOUT": Condition(
         "HubUnavailableError",
@@ -224,8 +224,8 @@ CONDITIONS = {
     "EHB_LEASE_TABLE_UNAVAILABLE": Condition(
         "StoreUnavailableError",
         "{what} could not be {action}: {reason}.",
-        "Check [the storage and its credentials](security.md#the-lease-tables-storage). A running query continues with "
-        "its owned partitions. If the table cannot be opened although the storage works, its log is damaged: "
+        "Check [the storage and its credentials](security.md#the-lease-tables-storage). A running query keeps reading "
+        "the partitions that it owns. If the table cannot be opened although the storage works, its log is damaged: "
         + _CREATE_FROM_POSITIONS[0].lower()
         + _CREATE_FROM_POSITIONS[1:],
     ),
@@ -237,7 +237,7 @@ CONDITIONS = {
     "EHB_LEASE_TABLE_CONTENDED": Condition(
         "StoreUnavailableError",
         "The group could not be joined within {timeout:g} s: the lease table at {location} is slow or contended.",
-        "The storage is too slow, or [too many members commit](sizing.md#lease-duration).",
+        "The storage is too slow, or [too many members are committing to the table](sizing.md#lease-duration).",
     ),
     "EHB_LEASE_TABLE_DAMAGED": Condition(
         "StoreDamagedError",
@@ -271,9 +271,9 @@ CONDITIONS = {
     ),
     "EHB_FENCED": Condition(
         "FencedError",
-        "A later process on {host} started as {owner}, so this process stops.",
-        "Two processes use the same checkpoint, a copy of it, or the same `ownerId`; the later process continues. If "
-        "Spark ended the later process too (`CONCURRENT_STREAM_LOG_UPDATE`), start it again. Give each query its own "
+        "A newer process on {host} has started under the name {owner}, so this process stops.",
+        "Two processes use the same checkpoint, a copy of it, or the same `ownerId`; the newer process continues. If "
+        "Spark ended the newer process too (`CONCURRENT_STREAM_LOG_UPDATE`), start it again. Give each query its own "
         "checkpoint and `ownerId`.",
     ),
     # --- exactly once ---------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ CONDITIONS = {
     "EHB_TARGET_SCHEMA_MISMATCH": Condition(
         "TargetError",
         "Target {target}: column {column} {problem}.",
-        "Drop the column, cast it if no value is lost, or add it with `write_once(mergeSchema=True)`.",
+        "Drop the column, cast it if that loses no values, or add it with `write_once(mergeSchema=True)`.",
     ),
     "EHB_TARGET_ROWS_INVALID": Condition(
         "TargetError",
@@ -315,9 +315,10 @@ CONDITIONS = {
         "TargetError",
         "Target {target} already has batch {batch} of this query. Nothing was written.",
         "A second DataFrame of the same batch would be skipped: write the union of the two, or give the second one a "
-        "different `source`. If the query used Delta's own sink before, run it once more with that sink, and stop it "
-        "with `spark_ehbalance.stop` before changing it. If `foreachBatch` appends with the query's id as `txnAppId`, "
-        "use another id there. If the checkpoint was rolled back, set a new `checkpointLocation`.",
+        "different `source`. If the query previously used Delta's own sink, run the query once more with "
+        "that sink, stop it with `spark_ehbalance.stop`, and only then switch sinks. If `foreachBatch` appends with "
+        "the query's id as `txnAppId`, use another id there. If the checkpoint was rolled back, set a new "
+        "`checkpointLocation`.",
     ),
     "EHB_TARGET_CONTENDED": Condition(
         "TargetError",

@@ -35,10 +35,10 @@ class EhBalanceError(Exception):
 
     @property
     def reason(self) -> str:
-        """The error's sentence without its full stop, for use as a parameter of another error or as a field of a log
+        """The error's message without its full stop, for use as a parameter of another error or as a field of a log
         line."""
-        sentence = CONDITIONS[self.condition].sentence.format(**self.parameters)
-        return plain(sentence).removesuffix(".")  # escaped, because parameters may be untrusted
+        message = CONDITIONS[self.condition].message.format(**self.parameters)
+        return plain(message).removesuffix(".")  # escaped, because parameters may be untrusted
 
 
 class OptionError(EhBalanceError, ValueError):
@@ -106,7 +106,7 @@ class ConflictError(StoreError):
 
 
 class FencedError(EhBalanceError):
-    """A later process with the same identity (the same Spark checkpoint) has started, so this one stops."""
+    """A newer process with the same identity (the same Spark checkpoint) has started, so this one stops."""
 
 
 class TargetError(EhBalanceError):

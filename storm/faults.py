@@ -185,7 +185,7 @@ PAST_FAULTS = (
     PastFault(
         "a batch that is run again drops a partition that was sought since",
         "query.replay",
-        "return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start",
+        "return not finished if was_moved_by_seek(range_, holding) else holding.checkpoint.next == range_.start",
         "return holding.checkpoint.next == range_.start",
         ("sought",),
         seed=1059,
@@ -263,7 +263,7 @@ PAST_FAULTS = (
     PastFault(
         "a query continues with the positions of a hub that was recreated",
         "query.consistency",
-        "if known is None or not known.is_another(found):",
+        "if known is None or not known.differs_from(found):",
         "if True:",
         ("skipped", "errors", "recovery"),
         seed=57,

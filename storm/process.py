@@ -33,7 +33,7 @@ from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import FirstStart, StreamOffset, group_name
 from spark_ehbalance.query.progress_policy import LeaseTableProgress
 from spark_ehbalance.query.range_lease import is_owned
-from spark_ehbalance.query.replay import Logged, recover
+from spark_ehbalance.query.replay import LoggedBatches, recover
 from spark_ehbalance.simulation.members import START_MS
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class Process:
     def start(self, finished: StreamOffset | None, unfinished: StreamOffset | None) -> Waiting[None]:
         """Start the planner, like `assembly.start_planner`."""
         self.in_planner, world, plan = True, self.world, self.plan
-        logged = Logged(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
+        logged = LoggedBatches(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
         yield self.rng.uniform(0.05, 0.5)
         if not self._can_reach_hub():
             raise _hub_unreachable()

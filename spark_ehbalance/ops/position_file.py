@@ -56,7 +56,7 @@ class PositionFile:
 
     def check(self, hub: HubReference, partitions: Sequence[str]) -> None:
         """Raise `OptionError` if the positions belong to another hub, or to a partition that is not in `partitions`."""
-        if self.hub is not None and self.hub.is_another(hub):
+        if self.hub is not None and self.hub.differs_from(hub):
             raise self._invalid(f"it contains positions of {self.hub}", f"positions of {hub}")
         if unknown := [partition for partition in self.named if partition not in partitions]:
             raise self._invalid(f"it contains partition {redacted(unknown[0])}", f"partition {', '.join(partitions)}")

@@ -31,7 +31,7 @@ from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress, ProgressPolicy
-from spark_ehbalance.query.replay import EarlierBatches, Logged, recover
+from spark_ehbalance.query.replay import EarlierBatches, LoggedBatches, recover
 from spark_ehbalance.query.start_checks import check_consistency, check_start, join_table, states_at_start
 from spark_ehbalance.query.steps import SeededRandom
 from spark_ehbalance.text import logger
@@ -68,7 +68,7 @@ def start_planner(
     If the hub or the store is unreachable, or they do not match, raises an error before creating anything:
     `HubUnavailableError`, `OptionError`, `DataLossError`, `StoreError`.
     """
-    logged = Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
+    logged = LoggedBatches(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
     changed, run = threading.Event(), uuid.uuid4().hex
     hub = HubWatcher(
         options.connection,
@@ -129,7 +129,7 @@ def wait_until_joined(keeper: Keeper, patience: float, *, full_share: bool = Tru
     return True
 
 
-def _member(options: Options, query: StreamOffset, place: _RecoveredState, logged: Logged) -> MemberEngine:
+def _member(options: Options, query: StreamOffset, place: _RecoveredState, logged: LoggedBatches) -> MemberEngine:
     shared = options.lease_table is not None
     name = options.strategy if shared else "greedy"  # a single query has no one to share with
     settings = Settings(
@@ -161,7 +161,7 @@ def _member(options: Options, query: StreamOffset, place: _RecoveredState, logge
     )
 
 
-def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _RecoveredState:
+def _join(options: Options, logged: LoggedBatches, query: StreamOffset, hub: HubWatcher) -> _RecoveredState:
     """Check that checkpoint, hub and lease table belong together; create the table on a first start."""
     assert query.hub is not None, "the hub is connected"
     if options.lease_table is None:
@@ -178,7 +178,7 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
     return _RecoveredState(*recover(logged, found, query.lineage), ends, found)
 
 
-def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
+def _store_opener(options: Options, logged: LoggedBatches, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
     if isinstance(policy, OffsetProgress):
         group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))

@@ -28,7 +28,7 @@ def mismatch(
 
 def changed_hub(part: str, known: HubReference | None, found: HubReference) -> DataLossError | None:
     """The error to raise if `part` contains positions of a hub (`known`) other than `found`; otherwise None."""
-    if known is None or not known.is_another(found):
+    if known is None or not known.differs_from(found):
         return None
     return DataLossError("EHB_HUB_RECREATED", part=part, known=known, found=found)
 

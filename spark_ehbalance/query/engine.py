@@ -38,7 +38,7 @@ from spark_ehbalance.query.batch_planning import (
 from spark_ehbalance.query.consistency import changed_hub
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.progress_policy import LeaseTableProgress, ProgressPolicy, TableState
-from spark_ehbalance.query.replay import EarlierBatches, sought_since
+from spark_ehbalance.query.replay import EarlierBatches, was_moved_by_seek
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -72,7 +72,7 @@ class _Replay:
     owned: Mapping[str, OwnedLease]
 
     def sought(self, partition: str) -> bool:
-        return sought_since(self.end.ranges[partition], self.owned[partition])
+        return was_moved_by_seek(self.end.ranges[partition], self.owned[partition])
 
 
 @dataclass(eq=False)

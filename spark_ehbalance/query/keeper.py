@@ -340,8 +340,8 @@ class Keeper:
             raise self._error
 
     def _wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait, with the lock, until `condition` holds; False after `timeout` seconds. Raises the error that ended the
-        keeper."""
+        """With the lock held, wait until `condition` holds; False after `timeout` seconds. Raises the error that ended
+        the keeper."""
         fulfilled = self._lock.wait_for(lambda: self._error is not None or condition(), timeout)
         self._check()
         return fulfilled

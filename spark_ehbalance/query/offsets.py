@@ -32,7 +32,7 @@ _FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class TableReference:
-    """The lease table with which a batch was planned: the id that it received when created, and its location."""
+    """The lease table with which a batch was planned: the id assigned at its creation, and its location."""
 
     id: str
     location: str
@@ -40,7 +40,8 @@ class TableReference:
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """The event hub whose sequence numbers an offset contains: its name, and its namespace without port, in lower case.
+    """The event hub whose sequence numbers an offset contains: its name and its namespace (without the port), both in
+    lower case.
 
     `created_ms` (milliseconds since 1970; None if the hub does not report it) distinguishes a recreated hub from its
     predecessor with the same name.
@@ -59,7 +60,7 @@ class HubReference:
         at = "" if self.created_ms is None else f", created {format_time(self.created_ms)}"
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
-    def is_another(self, found: HubReference) -> bool:
+    def differs_from(self, found: HubReference) -> bool:
         """Whether `found` is a different hub. If a creation time is missing, the namespaces are compared."""
         if self.name == found.name and None not in (self.created_ms, found.created_ms):
             return self.created_ms != found.created_ms
@@ -71,8 +72,8 @@ class HubReference:
 class EpochPosition:
     """The last known epoch of a partition, and the sequence number to read next in it.
 
-    Epochs are compared first: later events that were read in an earlier epoch belong to a batch that was cut short, or
-    to a batch before an operator's seek.
+    Epochs are compared first: a higher sequence number in a lower epoch comes from a batch that was cut short, or from
+    before an operator's seek.
     """
 
     epoch: int
@@ -83,7 +84,7 @@ class EpochPosition:
 class FirstStart:
     """The query's first start: the hub's clock (milliseconds since 1970) and its number of partitions at that time.
 
-    `latest` also means that moment in partitions that are first read later. Partitions added to the hub since then are
+    For partitions first read later, too, `latest` refers to that moment. Partitions added to the hub since then are
     read from their first event.
     """
 
@@ -96,13 +97,13 @@ class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
     `lineage` is generated with the query's first offset, and kept in its checkpoint and in copies of it. `batch` counts
-    the offsets of a lineage, `run` identifies the process that planned this offset, and `table_begun` is the last begun
-    batch in the lease table at that time.
+    the offsets of a lineage. `run` identifies the process that planned this offset. `table_begun` is the number of the
+    last batch that the lease table recorded as begun at that time.
 
-    `group` is the `group_name`; empty without a lease table. `hub` and `first_start` are None before the first batch is
-    planned, and `table` also without a lease table. `other_positions` are the positions in owned partitions that are
-    not in the batch. `checkpoints` are the next sequence numbers last read from the lease table, for those partitions
-    in which the query had read further.
+    `group` is the `group_name`; empty without a lease table. `hub`, `first_start` and `table` are None until the first
+    batch is planned; `table` is always None without a lease table. `other_positions` contains the positions in owned
+    partitions that are not in the batch. `checkpoints` contains, for each partition in which the query was ahead of the
+    lease table, the next sequence number according to the table when it was last read.
     """
 
     owner: str

@@ -1,8 +1,8 @@
 """The options of `format("ehbalance")`: each is declared once, as a field of `Options`.
 
-The checks, and the tables in the documentation (`scripts/write_tables.py`), follow from the declarations. All options
-are checked before anything is started. Each error is one line with the option, its value and the allowed values; values
-that may be secret are never repeated.
+The checks and the documentation's tables (`scripts/write_tables.py`) are derived from the declarations. All options are
+checked before anything is started. Each error is one line with the option, its value and the allowed values. Values
+that may be secret are never shown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_ehbalance.settings.secrets import (
     resolve_secret,
 )
 
-#: Where an option is allowed, if not everywhere; `SHARED`: only in streams with `leaseTable`.
+#: Where an option is allowed, if not everywhere. `SHARED` options are allowed only in streams with `leaseTable`.
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
@@ -56,13 +56,13 @@ _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
 
 def _owner_id(value: str) -> str:
     if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
-        raise ValueError("a name of 1 to 200 letters, digits and any of _ - . : @")
+        raise ValueError("a name of 1 to 200 characters: letters, digits and _ - . : @")
     return value
 
 
 def _name(value: str) -> str:
     if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
-        raise ValueError("a name of 1 to 256 letters, digits and any of _ - . $")
+        raise ValueError("a name of 1 to 256 characters: letters, digits and _ - . $")
     return value
 
 
@@ -82,8 +82,8 @@ def _server(value: str) -> str:
 class Options:
     """All options, checked. Times are in seconds.
 
-    The field `lease_table` is the option `leaseTable`. `only`: where an option is allowed, if not in both streams and
-    batches. `in_batch`: the default in a batch, as text, if it differs.
+    Fields are named after the options, in snake case: `lease_table` is the option `leaseTable`. `only` is where an
+    option is allowed, if not in both streams and batches. `in_batch` is the default in a batch, if it differs.
     """
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
@@ -105,7 +105,7 @@ class Options:
             "options": {
                 f"{_STORAGE}*": OptionSpec(
                     meaning="delta-rs's options for the lease table's storage; pass secrets only by reference. "
-                    "`timeout` defaults to a sixth of `leaseDuration`, and should not exceed that",
+                    "`timeout` defaults to a sixth of `leaseDuration`; do not set it higher",
                     only=SHARED,
                 ),
                 f"{_STORAGE_SECRET}*": OptionSpec(
@@ -125,16 +125,16 @@ class Options:
     strategy: str = option_field(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](sharing.md#strategies); set the same for all members. With Azure's event "
-        "processors, only `balanced` (the default there) and `greedy` are allowed",
+        "[how partitions are shared](sharing.md#strategies); all members must use the same strategy. With Azure's "
+        "event processors, only `balanced` (the default there) and `greedy` are allowed",
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the strategy's own class
     owner_id: str | None = option_field(
         None,
         _owner_id,
-        "the query's name in the group, stored in its checkpoint; if two queries have the same name, the later one "
-        "stops the other",
+        "the query's name in the group, stored in its checkpoint; if two queries have the same name, the newer one "
+        "stops the older",
         shown="generated",
         only=SHARED,
     )
@@ -168,8 +168,8 @@ class Options:
     max_partitions_owned: int | None = option_field(
         None,
         whole(1),
-        "maximum number of partitions that this query may own; if the members' limits add up to too few partitions, "
-        "the others are not read, and a warning is logged",
+        "maximum number of partitions that this query may own; if the members' limits add up to less than the number "
+        "of partitions, the remaining partitions are not read, and a warning is logged",
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be opted into.
@@ -190,8 +190,9 @@ class Options:
     checkpoint_interval: float = option_field(
         0.0,
         parse_delay,
-        "how long the checkpoint of a finished batch may wait for another commit, such as a renewal: [fewer requests, "
-        "but more events are read twice after a crash](operations.md#fewer-checkpoints); `0`: every batch is committed",
+        "how long the checkpoint of a finished batch may be held back so that it can be written together with another "
+        "commit, such as a renewal: [fewer requests, but more events are read twice after a "
+        "crash](operations.md#fewer-checkpoints); `0`: each checkpoint is committed at once",
         shown="`0`",
         only=SHARED,
     )
@@ -228,7 +229,7 @@ class Options:
     receiver_timeout: float = option_field(
         60.0,
         parse_duration,
-        "if expected events do not arrive for this long, the partition [stalls](operations.md#a-partition-stalls) or "
+        "if expected events do not arrive for this long, the partition [stalls](operations.md#a-partition-stalls), or "
         "the batch fails",
     )
     owner_level: int | None = option_field(
@@ -237,7 +238,7 @@ class Options:
     json_properties: bool = option_field(
         False,
         flag,
-        "return strings in `properties` and `systemProperties` as JSON too, in quotes",
+        "return strings in `properties` and `systemProperties` as JSON strings, in quotes",
     )
     #: Losing events silently must be opted into.
     on_malformed: str = option_field(
@@ -288,7 +289,7 @@ class Options:
             reason = "the epoch of the lease is the owner level"
             raise OptionError("EHB_OPTIONS_CONFLICT", options="leaseTable and ownerLevel", reason=reason)
         if self.min_partitions is not None and self.owner_level is not None:
-            reason = "Event Hubs allows one reader with an owner level"
+            reason = "Event Hubs allows only one reader with an owner level per partition"
             raise OptionError("EHB_OPTIONS_CONFLICT", options="minPartitions and ownerLevel", reason=reason)
         if self.blob_namespace is not None and self.capabilities.members:
             reason = "leaseTable is not a container of the Azure SDKs' checkpoint store"
@@ -296,11 +297,12 @@ class Options:
         if self.metrics_port is not None:
             require_prometheus("metricsPort")
         if self.lease_table is None and self.storage_options:
-            raise _not_applicable(f"{_STORAGE}* and {_STORAGE_SECRET}*", "their table needs leaseTable")
+            reason = "they configure the lease table's storage, and leaseTable is not set"
+            raise _not_applicable(f"{_STORAGE}* and {_STORAGE_SECRET}*", reason)
 
 
 def stream_options(raw: Mapping[str, str]) -> Options:
-    """The options of `readStream`, with keys in any case. Raises `OptionError`."""
+    """The options of `readStream`; keys are case-insensitive. Raises `OptionError`."""
     return _parse(raw, STREAM)
 
 
@@ -312,7 +314,8 @@ def batch_options(raw: Mapping[str, str]) -> Options:
 
 
 def check_options(raw: Mapping[str, str]) -> None:
-    """Check options that may be for a stream, a batch or writing. Raises `OptionError`."""
+    """Check options without knowing whether they are meant for a stream, a batch query or a write. Raises
+    `OptionError`."""
     keys = {key.lower() for key in raw}
     if keys & _FOR_WRITING:
         write_options(raw, OPTIONS)
@@ -325,8 +328,9 @@ def check_options(raw: Mapping[str, str]) -> None:
 def storage_options(
     public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None, identity: Identity | None = None
 ) -> dict[str, str]:
-    """delta-rs's options for the lease table: those that Spark shows (`public`), those that it hides (`secret`), and
-    the hub's `identity` if neither contains a credential. A value may be a reference. Raises `OptionError`."""
+    """delta-rs's options for the lease table: the options that Spark shows (`public`), the options that it hides
+    (`secret`), and the hub's `identity` if neither contains a credential. A value may be a reference. Raises
+    `OptionError`."""
     given = {_STORAGE + name: value for name, value in public.items()}
     given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
     for option, value in given.items():
@@ -345,7 +349,8 @@ def storage_options(
 
 
 def checked_location(text: str, option: str = "leaseTable") -> str:
-    """The location in `option`: an address, or a path for any working directory. Raises `OptionError`."""
+    """The location in `option`: an address, or a path that does not depend on the working directory. Raises
+    `OptionError`."""
     return _checked(canonical_location, text, option)
 
 
@@ -417,12 +422,11 @@ def _not_applicable(option: str, reason: str) -> OptionError:
 
 
 def _reject_sharing(given: Mapping[str, str]) -> None:
-    """Raise `OptionError` for sharing options without leaseTable: each of several such queries would read
-    everything."""
+    """Raise `OptionError` for sharing options without leaseTable, because such queries would each read everything."""
     shared = (name for name, spec in OPTIONS.items() if spec.only == SHARED)
     for name in (*shared, *STRATEGY_OPTIONS):
         if name.lower() in given:
-            raise _not_applicable(name, "it needs leaseTable; without it one query reads all partitions")
+            raise _not_applicable(name, "it needs leaseTable; without leaseTable, each query reads all partitions")
 
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
@@ -430,10 +434,10 @@ def _join_processors(values: dict[str, Any], lease_table: str) -> None:
     allowed = [name for name, declaration in DECLARATIONS.items() if declaration.by_leases_alone]
     processors = f"leaseTable={lease_table} is shared with Azure's event processors"
     if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
-        reason = f"{', '.join(allowed)}, as {processors}, which lack handovers and idle members"
+        reason = f"{', '.join(allowed)}, because {processors}, which do not support handovers or idle members"
         raise OptionError("EHB_OPTION_INVALID", option="strategy", value=repr(strategy), allowed=reason)
     if "handover_timeout" in values:
-        raise _not_applicable("handoverTimeout", f"{processors}, which lack handovers")
+        raise _not_applicable("handoverTimeout", f"{processors}, which do not support handovers")
     values.setdefault("lease_duration", PROCESSOR_LEASE_DURATION)
 
 

@@ -31,8 +31,8 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-#: Seconds to wait for joining the group and for the group to settle; a contended store on another continent takes a
-#: few.
+#: Seconds to wait until the query has joined the group, and until the group has settled; with a contended store on
+#: another continent, this takes a few seconds.
 JOIN_TIMEOUT = 60.0
 
 #: Seconds to wait for the newest events after a batch: enough for some round trips, even to another continent.
@@ -147,8 +147,8 @@ class Planner:
     # --- Spark's thread ----------------------------------------------------------------------------------------
 
     def latest_offset(self, start: StreamOffset, limit: int | None, *, available_now: bool = False) -> StreamOffset:
-        """The end of the next batch of at most `limit` events after `start`, the end of the finished batch; `start`
-        itself if there is nothing to read. With `available_now` the ends are fixed first, see `fix_ends`.
+        """The end of the next batch, which has at most `limit` events and begins at `start` (where the last finished
+        batch ended); `start` itself if there is nothing to read. With `available_now`, `fix_ends` is called first.
 
         Raises the errors of `next_batch`, and `OptionError` if the query has another source with this lease table.
         """
@@ -168,8 +168,8 @@ class Planner:
         self._keeper.handle(protocol.BatchFinished(end))
 
     def is_idle(self, start: StreamOffset) -> bool:
-        """Whether `next_batch(start)` would return `start` again, as in nearly all calls of an idle query, so this must
-        cost little. May wait a moment for a change, and returns False as soon as there is one."""
+        """Whether `next_batch(start)` would return `start` again. This is so in nearly all calls while the query is
+        idle, so it must be cheap. May wait a moment for a change, and returns False as soon as there is one."""
         planned = self._planned
         if planned is None or start is not planned.end or monotonic() >= planned.until or self._changed.is_set():
             return False
@@ -185,10 +185,10 @@ class Planner:
         while True:
             self._changed.clear()
             if self._engine.fixed_ends is not None:
-                self.fix_ends()  # of partitions released by other members since
+                self.fix_ends()  # includes partitions that other members have released in the meantime
             self._hub.watch(self._keeper.readable(), self._engine.member.members)
             measures = self._engine.loads.is_due(monotonic())
-            cpu = cpu_time() if measures else None  # it takes 0.2 s on some systems next to a busy JVM
+            cpu = cpu_time() if measures else None  # takes 0.2 s on some systems while the JVM is busy
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.BatchPlanned)
             if planned.end is not start or not planned.unread:
@@ -197,7 +197,8 @@ class Planner:
             if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
                 _LOG.warning(
-                    "the run ends before all partitions are read; the next run reads the rest partitions=%s", unread
+                    "the run ends before all partitions have been read; the next run reads the rest: partitions=%s",
+                    unread,
                 )
                 break
             self._changed.wait(_UNREAD_WAIT)
@@ -217,7 +218,9 @@ class Planner:
         partition to its end when it is first owned. The first call waits until the group has settled."""
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
-            _LOG.warning("the group has not settled in time; reading the owned partitions timeout=%g", JOIN_TIMEOUT)
+            _LOG.warning(
+                "the group did not settle in time; reading the partitions owned so far: timeout=%g", JOIN_TIMEOUT
+            )
         if (partitions := self._engine.without_fixed_end) or first:
             self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
@@ -293,7 +296,8 @@ class Planner:
 
     def is_second_source(self, query: str, planner: object, group: object) -> bool:
         """Whether a task's report of its `query`, `planner` and `group` shows that this planner is another source of
-        the same query with the same lease table. Keeps the query of this planner's own task."""
+        the same query with the same lease table. Remembers the query's id if the report comes from this planner's own
+        task."""
         if self._control is not None and planner == list(self._control.planner):
             self.query = query
             return False
@@ -314,15 +318,15 @@ class Planner:
         1970), and the `ranges` read, which in a replay differ from the offset's.
 
         With `lost`, also the partitions whose lease was lost, from a read of the lease table that starts after this
-        call; None if that takes too long, with the `reason` if the last read or write failed. A range ends early only
-        after its lease was taken or stalled, and then its checkpoint is rejected. So if the rows were read before this
-        call, all other ranges were read to their ends.
+        call; None if that takes too long, with the `reason` if the last read or write failed. Reading of a range stops
+        early only after its lease was taken or its partition stalled, and then its checkpoint is rejected. So if the
+        rows were read before this call, all other ranges were read to their ends.
 
         For a geo-replicated hub, also the `offsets` of the events before the ranges' bounds, and the `offset` of an
         `event`, given by partition and sequence number (None if unknown, empty if the hub never had that number).
 
         Raises `EhBalanceError` if it is not the batch in flight, the error that ended the lease keeper, and
-        `HubUnavailableError` if the hub does not answer whether it has that event.
+        `HubUnavailableError` if the hub does not report whether it has that event.
         """
         batch = self._engine.batch
         if batch is None and end.is_initial:  # Spark runs batch 0 even without data, and requests no ranges for it

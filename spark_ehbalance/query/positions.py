@@ -147,7 +147,7 @@ def _reads(log: Sequence[LoggedBatch], hub: str) -> bool:
 def _only_hub(hubs: Sequence[HubReference]) -> HubReference:
     """The last of `hubs`. Raises `OptionError` if the hub was recreated in between."""
     for hub in hubs:
-        if hub.is_another(hubs[-1]):
+        if hub.differs_from(hubs[-1]):
             raise _conflict("The checkpoints", f"they contain positions of {hub} and of {hubs[-1]}")
     return hubs[-1]
 

@@ -1,4 +1,4 @@
-"""Decides which ranges of a batch logged by a query's earlier process are read again. Pure."""
+"""Decides which ranges must be read again of a batch that an earlier process of the query logged. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spark_ehbalance.query.batch_planning import progress_of
 from spark_ehbalance.query.offsets import StreamOffset
 
 
-class Logged(NamedTuple):
-    """What Spark's checkpoint contains when a planner starts: the end of the last batch that the sink has finished, and
+class LoggedBatches(NamedTuple):
+    """Contents of Spark's checkpoint when a planner starts: the end of the last batch that the sink has finished, and
     the end of a batch that was logged but not finished. Each is an initial offset if there is no such batch."""
 
     finished: StreamOffset
@@ -27,7 +27,8 @@ class Logged(NamedTuple):
         return self.finished if self.unfinished.is_initial else self.unfinished
 
     def finished_progress(self) -> dict[str, Progress]:
-        """Finished progress in the partitions of the last batches; after a reset it may be lower than before."""
+        """How far the sink has finished each partition of the last batches. After a seek or reset to an earlier event,
+        this may be lower than it once was."""
         begun = {
             p: Progress(range_.epoch, Position(range_.start - 1, range_.start_offset))
             for p, range_ in self.unfinished.ranges.items()
@@ -49,7 +50,8 @@ class Logged(NamedTuple):
         }
 
     def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
-        """The state that the next process first reports to its member, with `progress` that the table lacks."""
+        """The initial state that the query's new process passes to its group member. It includes `progress`, which the
+        table lacks."""
         return QueryState(
             progress,
             to_replay=frozenset(self.unfinished.ranges),
@@ -60,8 +62,8 @@ class Logged(NamedTuple):
 
 
 def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
-    """Progress that the table lacks although ownership has not changed: the table was unreachable when the query
-    ended."""
+    """Progress that the table lacks although ownership has not changed, because the table was unreachable when the
+    query ended."""
     return {
         partition: finished
         for partition, finished in progress.items()
@@ -84,11 +86,11 @@ class EarlierBatches:
     finished_number: int = 0
 
     def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, OffsetRange]:
-        """The ranges to read again of the logged batch that ends at `end`."""
+        """The ranges of the logged batch ending at `end` that must be read again."""
         return plan_replay(end.ranges, owned, finished=end.batch <= self.finished_number)
 
 
-def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
+def recover(logged: LoggedBatches, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
     """Finished progress that the table `found` may lack, and the batches of earlier processes."""
     record = found.queries.get(lineage)
     if record is None:
@@ -99,18 +101,19 @@ def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Pr
 def plan_replay(
     ranges: Mapping[str, OffsetRange], owned: Mapping[str, OwnedLease], *, finished: bool = False
 ) -> dict[str, OffsetRange]:
-    """The ranges to read again, with their new epochs, of a batch that an earlier process of the query logged.
+    """The ranges that must be read again, with their new epochs, of a batch logged by the query's earlier process.
 
-    These are the partitions whose checkpoint is still at the start of their range, and that the query has owned without
-    a break since the batch was logged. The others were or will be read by their later owners, or by the next batch: the
-    earlier process may have written only a part of a range, and the sink skips a batch number that it has written.
+    These are the ranges of partitions whose checkpoint is still at the start of the range, and that the query has owned
+    without a break since the batch was logged. All others have been or will be read by later owners or in the next
+    batch. They must not be read here: the sink skips a batch number it has already written, even if the earlier process
+    wrote only part of a range.
 
-    If a seek has moved a partition since then, its checkpoint is no evidence, so the partition is read again unless the
-    lease table records the batch as `finished`.
+    If a seek has moved a partition since then, its checkpoint does not show whether the range was read. It is read
+    again unless the lease table records the batch as `finished`.
     """
 
     def unread(range_: OffsetRange, holding: OwnedLease) -> bool:
-        return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start
+        return not finished if was_moved_by_seek(range_, holding) else holding.checkpoint.next == range_.start
 
     return {
         partition: replace(range_, epoch=owned[partition].epoch, since_ms=owned[partition].since_ms)
@@ -119,12 +122,12 @@ def plan_replay(
     }
 
 
-def sought_since(logged: OffsetRange, holding: OwnedLease) -> bool:
+def was_moved_by_seek(logged: OffsetRange, holding: OwnedLease) -> bool:
     """Whether a seek has moved the partition since its range was logged."""
     return logged.epoch < holding.seek_epoch
 
 
 def _owned_without_break(logged: OffsetRange, holding: OwnedLease) -> bool:
-    """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
-    only claim since then, or none of the claims since then was another member's."""
+    """Whether no other member can have owned the partition since the range was logged: the query's new process made the
+    only claim since then, or no other member has claimed it since then."""
     return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms

@@ -28,9 +28,9 @@ def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and add a listener for its queries.
 
     Registration is needed if the package was added with `--py-files`, `--archives` or `addArtifacts`. The listener
-    reports the end of each batch to the query's planner. Without it (always with Spark Connect), checkpoints and
-    handovers wait for the next trigger. The listener also ends a query whose sink has later batches than its
-    checkpoint.
+    reports the end of each batch to the query's planner. Without it, as is always the case with Spark Connect,
+    checkpoints and handovers wait for the next trigger. The listener also ends a query if its sink has later batches
+    than its checkpoint.
 
     Raises `EhBalanceError` if the driver's Python (with Spark Connect, the server's) cannot import the package.
     """
@@ -54,7 +54,7 @@ def _register_format(spark: SparkSession) -> None:
         error = _use(spark)
     if error is not None:
         python = _describe_python(spark)
-        raise EhBalanceError("EHB_FORMAT_UNUSABLE", reason=cause(error), python=python) from error
+        raise EhBalanceError("EHB_FORMAT_UNUSABLE", reason=cause(error), python_in_use=python) from error
 
 
 def _use(spark: SparkSession) -> Exception | None:

@@ -1,6 +1,6 @@
 """The writers for `df.write` and `df.writeStream`. Spark pickles them for the executors' Python workers.
 
-They write at least once: if Spark runs a task or batch again, its events can be in the hub twice.
+Delivery is at least once: if Spark runs a task or batch again, the hub may contain its events twice.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class _Writing:
         set_up_logging()
         sent = _sent(messages)
         _LOG.info(
-            "%s sent: hub=%s events=%d bytes=%d batches=%d resent=%d throttled=%d",
+            "%s finished: hub=%s events=%d bytes=%d batches=%d resent=%d throttled=%d",
             what, self.options.connection.hub_name, sent.events, sent.bytes, sent.batches, sent.again, sent.busy,
         )  # fmt: skip
         if sent.skipped:
             _LOG.warning(
-                "%s: %d rows were not sent to %s (onUnsendable=skip), the first because %s",
+                "%s: %d rows were not sent to %s (onUnsendable=skip). The first was skipped because %s",
                 what, sent.skipped, self.options.connection.hub_name, sent.problem,
             )  # fmt: skip
 
     def failed(self, messages: Sequence[Any], what: str) -> None:
-        """Log the events of finished tasks."""
+        """Log a warning with the number of events that finished tasks have sent."""
         set_up_logging()
         _LOG.warning(
-            "%s has failed or was stopped: the %d events of its finished tasks, and those that other tasks had sent, "
-            "are in %s; if it runs again, they will be there twice",
+            "%s failed or was stopped. %d events from its finished tasks, and any events that other tasks had already "
+            "sent, are in %s; if it runs again, they will be there twice",
             what, _sent(messages).events, self.options.connection.hub_name,
         )  # fmt: skip
 
@@ -90,11 +90,11 @@ class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSou
 
     def commit(self, messages: list[Any]) -> None:
         """Called on the driver's machine once all tasks have ended."""
-        self.finished(messages, "the write")
+        self.finished(messages, "Write")
 
     def abort(self, messages: list[Any]) -> None:
         """Called on the driver's machine when a task has failed for the last time."""
-        self.failed(messages, "the write")
+        self.failed(messages, "Write")
 
 
 class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)):  # type: ignore[misc]
@@ -102,11 +102,11 @@ class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", 
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Called on the driver's machine once all tasks of a micro-batch have ended."""
-        self.finished(messages, f"batch {batchId}")
+        self.finished(messages, f"Batch {batchId}")
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         """Called on the driver's machine when a task of a micro-batch has failed for the last time."""
-        self.failed(messages, f"batch {batchId}")
+        self.failed(messages, f"Batch {batchId}")
 
 
 def takes_arrow(writer: Any) -> bool:
@@ -116,21 +116,21 @@ def takes_arrow(writer: Any) -> bool:
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """Raises `OptionError`."""
+    """The writer for a batch. Raises `OptionError` if an option or a column is invalid, or with `overwrite`."""
     if overwrite:
         raise OptionError("EHB_OPTION_INVALID", option="mode", value="'overwrite'", allowed="'append'")
     return BatchWriter(options, _columns(options, schema), schema)
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
-    """The writer for a stream. As in Spark's Kafka sink, the output modes complete and update are allowed too: all rows
-    of a batch are sent. Raises `OptionError`."""
+    """The writer for a stream. As in Spark's Kafka sink, all rows of a batch are sent, even in complete and update
+    mode. Raises `OptionError`."""
     return StreamWriter(options, _columns(options, schema), schema)
 
 
 def unsendable(frame: DataFrame, options: WriteOptions, sent: Sequence[str]) -> DataFrame:
-    """The rows of `frame` that cannot be sent with these `options`, with an additional column `reason`. Events are made
-    only from the columns `sent`. Raises `OptionError`."""
+    """The rows of `frame` that cannot be sent with these `options`, with an additional `reason` column. Only the
+    columns in `sent` become part of an event. Raises `OptionError`."""
     ordered = frame.select(*sent, *(name for name in frame.columns if name not in sent))
     columns = _columns(options, ordered.select(*sent).schema)
 

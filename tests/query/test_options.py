@@ -107,6 +107,12 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     *[
         (KEYED | {name: "1"}, ["[EHB_OPTION_NOT_APPLICABLE]", name, "needs leaseTable"])
         for name in [*NEED_A_TABLE, *STRATEGY_OPTIONS]
+        if not name.startswith("storage")
+    ],
+    *[
+        (KEYED | {name: "1"}, ["[EHB_OPTION_NOT_APPLICABLE]", name, "leaseTable is not set"])
+        for name in NEED_A_TABLE
+        if name.startswith("storage")
     ],
     (KEYED | {"strategy": "cooperative"}, ["[EHB_OPTION_NOT_APPLICABLE] strategy", "needs leaseTable"]),  # the default
     # strategies

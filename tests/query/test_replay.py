@@ -12,7 +12,7 @@ from spark_ehbalance.group.model import Lease, QueryRecord
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.replay import EarlierBatches, Logged, plan_replay, recover
+from spark_ehbalance.query.replay import EarlierBatches, LoggedBatches, plan_replay, recover
 from tests.query.test_batch_planning import owned_lease
 
 
@@ -65,7 +65,7 @@ def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
 def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
     """The table was unreachable when the query was killed, or the checkpoint was waiting for `checkpointInterval`."""
     ranges = {p: OffsetRange(p, 2, 5, 10) for p in ("0", "1", "2")}
-    logged = Logged(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
+    logged = LoggedBatches(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
     leases = {p: Lease(p, epoch=epoch, checkpoint=Position(4)) for p, epoch in (("0", 2), ("1", 3))}
     found = Snapshot(
         Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
@@ -77,5 +77,5 @@ def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_chang
 def test_restart_after_a_reset_resumes_from_the_logged_reset() -> None:
     """A hub that lost events reuses the sequence numbers that were read before the reset."""
     finished = StreamOffset("a", {"0": OffsetRange("0", 1, 0, 9), "1": OffsetRange("1", 1, 0, 9)})
-    logged = Logged(finished, StreamOffset("a", {"0": OffsetRange("0", 1, 0, 4)}, batch=2))
+    logged = LoggedBatches(finished, StreamOffset("a", {"0": OffsetRange("0", 1, 0, 4)}, batch=2))
     assert logged.progress() == {"0": Progress(1, Position(-1)), "1": Progress(1, Position(8))}
