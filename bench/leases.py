@@ -14,7 +14,7 @@ from bench.common import Bar, Bench, Log, Row
 from chaos.soak import MAX_SLOWDOWN, WRITERS, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing_requirement, storage_options
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import to_table
 
 #: Seconds by which the proxy delays each request to the storage account.

@@ -39,7 +39,7 @@ from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset

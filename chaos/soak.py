@@ -32,7 +32,7 @@ from spark_ehbalance.group.member.pacing import tidying_due
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 
 PARTITIONS = 64
 WRITERS = 4

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"

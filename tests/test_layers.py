@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,3 +193,20 @@ def test_imports_have_no_cycle() -> None:
         for module in free:
             del left[module]
     assert not left, {module: sorted(needs & left.keys()) for module, needs in left.items()}
+
+
+#: For each kind of process that a query starts: the module with its entry point, and modules it must not import.
+_PROCESSES = {
+    "schema": ("spark.datasource", {"query.planner", "query.range_reader", "spark.writer", "deltalake", "pandas"}),
+    "planner without a lease table": ("query.assembly", {"lease_table.delta.store", "lease_table.blob.store", "rich"}),
+    "tasks": ("query.range_reader", {"query.planner", "group.member.engine", "azure.identity", "deltalake"}),
+}
+
+
+@pytest.mark.parametrize(("entry", "unneeded"), _PROCESSES.values(), ids=_PROCESSES.keys())
+def test_process_does_not_import_what_it_does_not_use(entry: str, unneeded: set[str]) -> None:
+    program = f"import sys, {_PACKAGE}.{entry}; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    imported = {name.removeprefix(_PACKAGE + ".") for name in result.stdout.split()}
+    assert entry in imported
+    assert not imported & unneeded

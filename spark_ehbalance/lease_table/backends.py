@@ -1,6 +1,6 @@
 """The backends of lease tables, selected by the location's scheme.
 
-To add a backend, write a subclass of `LeaseTable` in its own module and list it in `BACKENDS`.
+To add a backend, write a subclass of `LeaseTable` in its own module and select it in `_backend`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ from collections.abc import Mapping
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.blob.locations import is_container
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
-from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.delta.locations import SCHEMES
+from spark_ehbalance.lease_table.delta.locations import SCHEMES, has_known_scheme
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 from spark_ehbalance.settings.option_texts import invalid_option
-
-#: The first backend that opens a location is used. `BlobStore` comes before `DeltaStore`, because it opens only
-#: addresses of whole containers, which are never Delta tables.
-BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
 
 #: Schemes that a user might expect to work, with the reasons why they do not.
 _REFUSED = {
@@ -70,9 +65,15 @@ def capabilities(location: str) -> Capabilities:
 
 
 def _backend(location: str) -> type[LeaseTable]:
-    for backend in BACKENDS:
-        if backend.opens(location):
-            return backend
+    # Imports only the backend in use, to save CPU in each start of a query. A container is never a Delta table.
+    if is_container(location):
+        from spark_ehbalance.lease_table.blob.store import BlobStore
+
+        return BlobStore
+    if has_known_scheme(location):
+        from spark_ehbalance.lease_table.delta.store import DeltaStore
+
+        return DeltaStore
     if (kind := scheme(location)) in _REFUSED:
         raise ValueError(
             f"the address of a storage, such as {EXAMPLE_ADDRESS}, but not an address that begins with {kind}:, "

@@ -126,11 +126,6 @@ class LeaseTable(LeaseStore):
 
     @staticmethod
     @abstractmethod
-    def opens(location: str) -> bool:
-        """Whether this backend opens `location`."""
-
-    @staticmethod
-    @abstractmethod
     def parse_location(text: str) -> str:
         """The canonical form of the location. Raises `ValueError`, whose message states the allowed forms."""
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import unquote
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
@@ -34,8 +35,8 @@ from spark_ehbalance.lease_table.backends import canonical_location, capabilitie
 from spark_ehbalance.lease_table.blob.layout import blob_group
 from spark_ehbalance.lease_table.identity import with_identity
 from spark_ehbalance.metrics.prometheus import require_prometheus
-from spark_ehbalance.query.spark_checkpoint import checkpoint_location
 from spark_ehbalance.query.unknown_options import unknown_option
+from spark_ehbalance.settings.locations import path_in_url, scheme
 from spark_ehbalance.settings.option_specs import OptionSpec, option_field, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
@@ -354,9 +355,22 @@ def checked_location(text: str, option: str = "leaseTable") -> str:
     return _checked(canonical_location, text, option)
 
 
+def _checkpoint_location(text: str) -> str:
+    """The folder that `text` names, as a URL or an absolute path. The folder is only read, so any mount will do.
+
+    Raises `ValueError`, whose message states what is allowed.
+    """
+    kind, mounts = scheme(text), {"file": "", "dbfs": "/dbfs"}
+    if text and kind is None:
+        return os.path.abspath(text)
+    if kind in mounts:
+        return os.path.normpath(mounts[kind] + unquote(path_in_url(kind, text.partition(":")[2])))
+    return canonical_location(text)
+
+
 def checked_checkpoint(text: str, option: str) -> str:
     """The checkpoint in `option`: an address, or an absolute path. Raises `OptionError`."""
-    return _checked(checkpoint_location, text, option)
+    return _checked(_checkpoint_location, text, option)
 
 
 def _checked(parse: Callable[[str], str], text: str, option: str) -> str:

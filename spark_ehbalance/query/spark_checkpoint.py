@@ -10,20 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.lease_table.backends import canonical_location
 from spark_ehbalance.lease_table.identity import for_delta_rs
 from spark_ehbalance.query.offsets import LoggedBatch, StreamOffset
-from spark_ehbalance.settings.locations import path_in_url, scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +73,6 @@ def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:
         for source, end in logged_ends(folder.offsets(batch)):
             found.setdefault(source, []).append(LoggedBatch(end, batch in finished))
     return list(found.values())
-
-
-def checkpoint_location(text: str) -> str:
-    """The folder that `text` names, as a URL or an absolute path. The folder is only read, so any mount will do.
-
-    Raises `ValueError`, whose message states what is allowed.
-    """
-    kind, mounts = scheme(text), {"file": "", "dbfs": "/dbfs"}
-    if text and kind is None:
-        return os.path.abspath(text)
-    if kind in mounts:
-        return os.path.normpath(mounts[kind] + unquote(path_in_url(kind, text.partition(":")[2])))
-    return canonical_location(text)
 
 
 def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
@@ -26,11 +26,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
-from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_options
-from spark_ehbalance.query.assembly import start_planner
-from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
-from spark_ehbalance.query.concurrent_reader import read_concurrently
 from spark_ehbalance.query.control_socket import PlannerAddress
 from spark_ehbalance.query.finished_batches import NewestBatch
 from spark_ehbalance.query.offsets import StreamOffset, group_name
@@ -43,12 +39,7 @@ from spark_ehbalance.query.options import (
     option_names,
     stream_options,
 )
-from spark_ehbalance.query.planner import Planner
 from spark_ehbalance.query.processes import local_cores, mint_owner_id, spark_master
-from spark_ehbalance.query.query_metrics import export_metrics
-from spark_ehbalance.query.range_reader import BatchFormat, read_range
-from spark_ehbalance.query.tasks import plan_tasks
-from spark_ehbalance.query.two_sources import check_one_source
 from spark_ehbalance.settings.locations import is_relative
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.spark.error_line import single_line_errors
@@ -56,8 +47,13 @@ from spark_ehbalance.spark.import_path import WithImportPath
 from spark_ehbalance.spark.logs import set_up_logging
 from spark_ehbalance.spark.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.spark.worker_memory import freeze_modules
-from spark_ehbalance.spark.writer import BatchWriter, StreamWriter, batch_writer, stream_writer
 from spark_ehbalance.text import logger
+
+# A start has processes for the schema, the planner and the tasks, so each function imports what only one of them needs.
+if TYPE_CHECKING:
+    from spark_ehbalance.eventhub.sending.write_options import WriteOptions
+    from spark_ehbalance.query.planner import Planner
+    from spark_ehbalance.spark.writer import BatchWriter, StreamWriter
 
 _LOG = logger(__name__)
 
@@ -103,14 +99,20 @@ class EhBalanceDataSource(WithImportPath, DataSource):
     @single_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer for `df.write`. Raises `OptionError`."""
+        from spark_ehbalance.spark.writer import batch_writer
+
         return batch_writer(self._write_options(), schema, overwrite=overwrite)
 
     @single_line_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """The writer for `df.writeStream`. Raises `OptionError`."""
+        from spark_ehbalance.spark.writer import stream_writer
+
         return stream_writer(self._write_options(), schema)
 
     def _write_options(self) -> WriteOptions:
+        from spark_ehbalance.eventhub.sending.write_options import write_options
+
         return write_options(self.options, {*option_names(STREAM), *option_names(BATCH)})
 
 
@@ -132,6 +134,10 @@ class Task(InputPartition):
 
 
 def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
+    from spark_ehbalance.query.concurrent_reader import read_concurrently
+    from spark_ehbalance.query.range_reader import BatchFormat, read_range
+    from spark_ehbalance.query.two_sources import check_one_source
+
     set_up_logging()
     freeze_modules()
     batches = BatchFormat(frozenset(columns.names))
@@ -155,6 +161,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once per read, in a Python process on the driver's machine. Raises the same errors as
         `batch_ranges`."""
+        from spark_ehbalance.query.batch_read import batch_ranges
+        from spark_ehbalance.query.tasks import plan_tasks
+
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
         # If the list were empty, Spark would replace it with a task of its own.
@@ -244,6 +253,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it. If the log
         contains an unfinished batch, this is the first call after a restart. In Spark 4.0 and 4.1, a restarted query
         begins with an empty batch at the newest logged end. Raises `EhBalanceError`."""
+        from spark_ehbalance.query.tasks import plan_tasks
+
         if self._newest_batch is not None:
             self._newest_batch = self._newest_batch.after_partitions(start, end)
         if start == end and self._planner is None:
@@ -313,6 +324,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running_planner(self, finished: StreamOffset, unfinished: StreamOffset | None = None) -> Planner:
         """The planner, started by the first call."""
         if self._planner is None:
+            from spark_ehbalance.query.assembly import start_planner
+            from spark_ehbalance.query.query_metrics import export_metrics
+
             signal.signal(signal.SIGTERM, self._exit_on_sigterm)
             # Ctrl-C reaches all processes of a terminal, but the driver decides when the query ends.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

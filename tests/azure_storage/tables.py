@@ -8,7 +8,7 @@ from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import ACCOUNT, KEY, storage_options
 from spark_ehbalance.group.changes import Renew
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.store_conformance import ANN
 
 #: Renews the lease on partition 0, which ann owns.

@@ -24,7 +24,7 @@ from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.backends import open_store
-from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.blob.store import BlobStore
 from spark_ehbalance.lease_table.contract import commit
 from tests.azure_storage.consumers import checkpoint_store
 from tests.azure_storage.tables import Table

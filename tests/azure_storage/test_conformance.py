@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chaos.storage.azurite import ACCOUNT, KEY, storage_options
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.azure_storage.tables import Table
 from tests.lease_table.contenders import Opening
 from tests.lease_table.contenders import processes as contenders

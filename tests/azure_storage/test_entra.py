@@ -15,8 +15,8 @@ from chaos.tokens import IdentityEndpoint
 from spark_ehbalance.emulator.certificates import issue_certificate
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub import credentials
-from spark_ehbalance.lease_table.blob import BlobStore
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.blob.store import BlobStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.azure_storage.conftest import require_azurite
 from tests.azure_storage.tables import RENEWAL
 from tests.lease_table.delta_tables import assert_one_line_with, change

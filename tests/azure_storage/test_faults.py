@@ -11,7 +11,7 @@ from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.azure_storage.tables import PATIENCE, RENEWAL, Table
 from tests.lease_table.store_conformance import BOB, committed
 

@@ -16,7 +16,7 @@ from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import find_offset
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.options import stream_options
 from tests.azure_storage.consumers import read_with_sdk
 from tests.ops.command import Command, Outcome, assert_error, connection_arguments

@@ -13,7 +13,7 @@ from spark_ehbalance.group.changes import Heartbeat, Join
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 
 ANN = Author("ann", "first")
 

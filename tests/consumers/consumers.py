@@ -13,7 +13,7 @@ from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.query.queries import Group
 from tests.query.support import HUB
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.members import Member
 from tests.processors.group import PARTITIONS, MixedGroup
 from tests.processors.sharing import share

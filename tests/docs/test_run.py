@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.docs.conftest import HUB, Start, send
 from tests.ops.command import Command
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.store_conformance import ANN, BOB, filled
 from tests.ops.conftest import ehbalance
 

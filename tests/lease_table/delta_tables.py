@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.group.history import OwnershipChange
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.store_conformance import BOB, committed
 
 #: An age at which every removable file is removed.

@@ -10,9 +10,9 @@ import pytest
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.lease_table.backends import canonical_location as parse
 from spark_ehbalance.lease_table.backends import capabilities, open_store
-from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.blob.store import BlobStore
 from spark_ehbalance.lease_table.contract import LeaseTable
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
 

@@ -25,7 +25,7 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Join
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, encode
 from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, committed, filled

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.delta_tables import HOUR_AGO, age, age_all, data_files
 from tests.lease_table.store_conformance import ANN, BOB, committed
 

@@ -19,7 +19,7 @@ from spark_ehbalance.group.changes import Checkpoint, Drain, Heartbeat, RequestH
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, from_table, to_table
 from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, BOB, GROUP, committed

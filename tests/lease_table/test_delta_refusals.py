@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import FORMAT, SCHEMA
 from spark_ehbalance.lease_table.delta.table_format import description as description_of
 from tests.lease_table.delta_tables import assert_one_line_with

@@ -20,7 +20,8 @@ from deltalake import DeltaTable
 from spark_ehbalance.errors import ConflictError, StoreError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat, Renew
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
+from spark_ehbalance.lease_table.delta import maintenance
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.contenders import Opening
 from tests.lease_table.contenders import processes as contenders
 from tests.lease_table.delta_tables import assert_one_line_with, change, commit_by_bob
@@ -165,7 +166,7 @@ def test_handle_without_a_read_does_not_write(mine: DeltaStore, theirs: DeltaSto
 _READ = """
 import os, sys, time
 from pathlib import Path
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 
 def unnamed():  # delta-rs gives its threads names, Arrow does not
     names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]

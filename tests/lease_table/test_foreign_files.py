@@ -15,9 +15,9 @@ from deltalake import DeltaTable, write_deltalake
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreError, StoreFormatError, StoreReplacedError, StoreUnavailableError
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.history import HISTORY_SCHEMA
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.delta_tables import change
 from tests.lease_table.foreign_files import OLD, put, write
 from tests.lease_table.store_conformance import GROUP

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from obstore.store import AzureStore
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.storage import open_storage
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.query.options import batch_options, checked_location, storage_options, stream_options
 from spark_ehbalance.query.processes import parse_submit_settings

@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat
-from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
+from spark_ehbalance.lease_table.delta import maintenance
 from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.delta_tables import HOUR_AGO, age, age_all, data_files
 from tests.lease_table.store_conformance import BOB, committed
 from tests.raising import raises

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_ehbalance.group.changes import Heartbeat
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.names import is_data_file
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.delta_tables import change
 from tests.lease_table.foreign_files import NEW, OLD, contents, put
 from tests.lease_table.store_conformance import ANN, committed, filled

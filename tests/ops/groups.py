@@ -11,7 +11,7 @@ from typing import Any
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.ops.command import Command, Outcome
 
 HUB = "hub"

@@ -15,7 +15,7 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Handover, Lease, Member, Pin
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.text import plain, plain_lines
 from tests.ops.command import Command
 

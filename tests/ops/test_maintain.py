@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.delta_tables import age_all, change, data_files
 from tests.lease_table.store_conformance import ANN, GROUP, filled
 from tests.ops.command import Command

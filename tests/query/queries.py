@@ -15,7 +15,7 @@ from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.assembly import start_planner
 from spark_ehbalance.query.control_socket import PlannerAddress, send
 from spark_ehbalance.query.offsets import StreamOffset, group_name

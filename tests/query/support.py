@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.receiver import Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.query.receivers import RECEIVER_IDLE, ReceiverKey, Receivers
 from tests.waiting import wait_until

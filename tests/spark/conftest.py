@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.ops.conftest import ehbalance
 from tests.spark.query_process import QueryProcess
 

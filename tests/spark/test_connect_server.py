@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.spark.shipping import environment, make_environment, make_zip, spark_submit
 from tests.spark.tables import events_in
 from tests.spark.test_single_query import fill

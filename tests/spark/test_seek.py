@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.ops.command import Command, connection_arguments
 from tests.spark.query_process import Query, QueryProcess
 from tests.spark.test_single_query import fill

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.assembly import start_planner
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.options import stream_options

@@ -37,7 +37,7 @@ from spark_ehbalance.exactly_once.writing import carry_out
 from spark_ehbalance.group.changes import Join, Leave, Release, Steal
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.raising import raises
 from tests.spark.conftest import HUB
 from tests.spark.merge_race import race

@@ -14,7 +14,7 @@ import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.exactly_once import once
 from spark_ehbalance.exactly_once.spark_settings import SESSION
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.spark_versions import delta_jar, minor_version
 from tests.spark.settings import QUICK_JAVA
 from tests.waiting import wait_until

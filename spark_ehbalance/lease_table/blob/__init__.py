@@ -8,7 +8,3 @@
 | `container` | the requests |
 | `locations` | the address of a container, and its options |
 """
-
-from spark_ehbalance.lease_table.blob.store import BlobStore
-
-__all__ = ["BlobStore"]

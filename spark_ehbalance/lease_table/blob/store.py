@@ -17,7 +17,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.blob import layout
 from spark_ehbalance.lease_table.blob.container import Blob, Container, LostRaceError
 from spark_ehbalance.lease_table.blob.layout import BlobKind
-from spark_ehbalance.lease_table.blob.locations import check_storage, is_container, parse_location
+from spark_ehbalance.lease_table.blob.locations import check_storage, parse_location
 from spark_ehbalance.lease_table.blob.rows import BlobState, Row, claims_or_renews, new_row, update_row
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartialWriteError
 from spark_ehbalance.text import logger
@@ -66,7 +66,6 @@ class BlobStore(LeaseTable):
     """
 
     capabilities = Capabilities(members=False, epochs=False, atomic=False)
-    opens = staticmethod(is_container)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
 

@@ -11,7 +11,3 @@
 | `maintenance` | removal of obsolete files |
 | `locations` | valid locations of a table |
 """
-
-from spark_ehbalance.lease_table.delta.store import DeltaStore
-
-__all__ = ["DeltaStore"]

@@ -33,7 +33,7 @@ from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import log, maintenance
 from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
-from spark_ehbalance.lease_table.delta.locations import check_storage, has_known_scheme, parse_location
+from spark_ehbalance.lease_table.delta.locations import check_storage, parse_location
 from spark_ehbalance.lease_table.delta.names import (
     LOG,
     commit_file,
@@ -118,7 +118,6 @@ class _LogFile:
 class DeltaStore(LeaseTable):
     """The lease table at `location`, with delta-rs's options for its storage."""
 
-    opens = staticmethod(has_known_scheme)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
 

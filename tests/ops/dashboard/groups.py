@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease, Member
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.ops.groups import change, record, state
 
 
