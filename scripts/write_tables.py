@@ -188,7 +188,7 @@ def declared_tables() -> dict[str, str]:
             [(f"`{name}`", option.default, option.meaning) for name, option in STRATEGY_OPTIONS.items()],
         ),
         "strategies": _table(
-            ("`strategy`", "from", "moves by", "how it shares"),
+            ("`strategy`", "modelled on", "moves by", "how it shares"),
             [
                 (f"`{name}`", DECLARATIONS[name].origin, DECLARATIONS[name].moves, DECLARATIONS[name].rule)
                 for name in sorted(DECLARATIONS, key=lambda name: (name != DEFAULT_STRATEGY, name))

@@ -92,7 +92,7 @@ class Options:
     lease_table: str | None = option_field(
         None,
         canonical_location,
-        "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share "
+        "[path or address](operations.md#where-to-put-the-lease-table) of the Delta table through which queries share "
         "the hub, or of the container for sharing "
         "[with Azure's event processors](azure-clients.md#queries-beside-processors); without it, one query reads all "
         "partitions",

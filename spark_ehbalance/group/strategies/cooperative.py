@@ -145,7 +145,7 @@ def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
 
 STRATEGY = Declaration(
     cooperative,
-    origin="ours",
+    origin="(own design)",
     rule="free partitions are claimed at once by the members that should own them; only surplus partitions move, by "
     "handover; shares are weighted by load if it is skewed",
     reactive=True,

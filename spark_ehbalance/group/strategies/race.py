@@ -305,7 +305,7 @@ class _Contest:
 
 STRATEGY = Declaration(
     race,
-    origin="lease race with delays",
+    origin="a race for leases, with a delay per owned lease",
     rule="the member with the fewest partitions is the first to request one; its owner hands it over, and the new "
     "owner keeps it for a minimum time",
     parameters=RaceParameters,

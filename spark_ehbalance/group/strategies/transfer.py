@@ -296,7 +296,7 @@ class _Balance:
 
 STRATEGY = Declaration(
     transfer,
-    origin="broker transfer shedder",
+    origin="Apache Pulsar's `TransferShedder`",
     rule="when load has been uneven for several cycles, the leader moves partitions from the most to the least loaded "
     "members, by handover",
     parameters=TransferParameters,
