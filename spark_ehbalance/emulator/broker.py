@@ -90,7 +90,7 @@ class Hub:
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
-        """The group's name as it was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
+        """The group's name as it was created; `group` is case-insensitive. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
             raise service_error(errors.GROUP_NOT_FOUND, hub=self.name.lower(), group=group[:50])
@@ -159,7 +159,7 @@ class Broker:
 
     def hub(self, name: str, path: str | None = None) -> Hub:
         """The hub with this name. Raises AmqpError (amqp:not-found) if it does not exist; the error's text then names
-        `path`, which is what the client requested."""
+        `path`, which the client requested."""
         hub = self._hubs.get(name.lower())
         if hub is None:
             raise service_error(errors.NOT_FOUND, path=(path or name)[:300])

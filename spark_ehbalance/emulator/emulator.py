@@ -43,7 +43,7 @@ def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concate
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The state of a partition. It is empty if both sequence numbers are equal.
+    """The state of a partition. The partition is empty if both sequence numbers are equal.
 
     Before the first event, `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None.
     """
@@ -284,9 +284,8 @@ class Emulator:
 
     @_operation
     def server_busy(self, count: int = 0, seconds: float = 0.0, hub: str | None = None) -> None:
-        """Refuse the next `count` attaches, sends, deliveries and requests for properties with
-        com.microsoft:server-busy, and also all that follow within `seconds`. Applies to one hub, or to every hub if
-        `hub` is None.
+        """Refuse attaches, sends, deliveries and requests for properties with com.microsoft:server-busy: the next
+        `count`, and all within the next `seconds`. Applies to one hub, or to every hub if `hub` is None.
 
         A reader is detached when it would receive events. If `count` and `seconds` are 0, the fault ends.
         """
@@ -318,8 +317,8 @@ class Emulator:
 
     @_operation
     def silence_connections(self, silence: bool = True) -> None:
-        """Accept new TCP connections without ever responding, until this is called with False. Connections that were
-        silent by then stay silent."""
+        """Accept new TCP connections without ever responding, until this is called with False. Connections accepted
+        until then stay silent."""
         self._broker.faults.silence_connections = silence
 
     @_operation

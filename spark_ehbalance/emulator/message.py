@@ -153,7 +153,7 @@ def build_events(
     if len(sections) == 1:
         sections *= len(bodies)
     if len(sections) != len(bodies):
-        raise ValueError(f"{len(sections)} properties for {len(bodies)} events")
+        raise ValueError(f"{len(sections)} property mappings for {len(bodies)} events")
     pairs = zip(sections, bodies, strict=True)
     data = b"\x00\x53\x75\xb0"  # a data section, whose size follows
     return [

@@ -38,8 +38,8 @@ class PartitionLog:
 
     def __init__(self, arrivals: Iterator[int], *, geo_replicated: bool = False) -> None:
         """`arrivals` numbers the appends to all partitions of a hub."""
-        self.geo_replicated = geo_replicated  # if not, offsets are plain numbers
-        self.refuses_lost_offsets = False  # those of events that a promotion has lost
+        self.geo_replicated = geo_replicated  # if False, offsets are plain numbers
+        self.refuses_lost_offsets = False  # offsets of events that a promotion has lost
         self._region_starts = [0]  # the sequence number of the first event of each primary region, in order
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes

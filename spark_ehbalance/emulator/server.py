@@ -31,7 +31,7 @@ class Server:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if a port is not available, ImportError if the package websockets is missing."""
+        """Listen. Raises OSError if a port is not available, and ImportError if the package websockets is missing."""
         self.port = await self._listen(self._make_client, self.port)
         if self.websocket_port is not None:
             from spark_ehbalance.emulator.websocket import WebSocketConnection  # its package is optional
@@ -58,7 +58,7 @@ class Server:
             self._ticker.cancel()
         for client in list(self.clients):
             client.drop()
-        await asyncio.sleep(0)  # asyncio reports the lost connections
+        await asyncio.sleep(0)  # lets asyncio report the lost connections
 
     def endpoints(self, hub: str, partition: str | int | None = None) -> Iterator[HubEndpoint]:
         """The attached publishers and readers of a hub, or of one of its partitions."""

@@ -48,8 +48,8 @@ class ServerBusyError(TransientError, HubUnavailableError):
 
 
 class MissingHubCheck:
-    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first of
-    the latest consecutive `MissingError`s; None if the last answer was a different one."""
+    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first
+    `MissingError` since the last other answer; None if the last answer was not a `MissingError`."""
 
     def __init__(self) -> None:
         self.since: float | None = None

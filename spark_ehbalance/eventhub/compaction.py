@@ -1,8 +1,8 @@
 """Checks whether a compacted event hub has deleted all events of a partition from a sequence number on.
 
-A partition's properties contain the number of the last event ever sent, even if it was deleted, and silence may just
-mean that the hub is slow. But a receiver that starts at an earlier event receives that event first, and would receive
-the next one right after it. A second receiver rules out that the hub stalled at that very moment.
+A partition's properties do not show this, because they contain the number of the last event even if it was deleted. Nor
+does silence, because the hub may only be slow. So a receiver starts at an earlier event: if there were a later one, it
+would arrive right after that event. A second receiver repeats the check, in case the hub stalled at that moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_compacted_away(
     """Whether no event at or after `position` remains; False if unknown. Also returns False soon after `is_over`
     returns True.
 
-    `begin` is the first retained sequence number: the check needs an event between it and `position`. Takes 6 s if
+    `begin` is the first retained sequence number: the check needs an event between `begin` and `position`. Takes 6 s if
     `begin` is directly before `position`. Raises the errors of `Receiver.receive`.
     """
     distance = 1

@@ -55,7 +55,7 @@ def _problem(parts: dict[str, str]) -> str | None:
 
 
 def join(parts: dict[str, str]) -> str:
-    """The connection string with these `parts`, as the client reads it."""
+    """The connection string with these `parts`, in the form that the client parses."""
     return ";".join(f"{name}={value}" for name, value in (parts | {"Endpoint": f"sb://{parts['Endpoint']}/"}).items())
 
 

@@ -27,7 +27,7 @@ from spark_ehbalance.settings.secrets import redacted, resolve_secret
 #: The credential options.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
 
-#: The same options under the names of storage options.
+#: The same options, as named in `storageOptions`.
 STORAGE_OPTIONS = ("credential", "client_id", "tenant_id", "client_secret")
 
 _Names = tuple[str, str, str, str]
@@ -176,8 +176,8 @@ class Identity:
             kind = type(credential).__name__
             raise self._unusable(
                 names,
-                f"it returned a {kind}, not a TokenCredential, which has a method get_token(*scopes) and is not from "
-                "azure.identity.aio",
+                f"it returned a {kind}, not a TokenCredential: an object with a method get_token(*scopes) that is "
+                "not from azure.identity.aio",
             )
         return credential
 

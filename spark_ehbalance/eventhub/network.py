@@ -130,8 +130,8 @@ class Network:
         if not remote or self.plaintext_emulator:
             return None
         return (
-            f"it disables TLS, and {remote[0]} is not on this machine; allowed are localhost, 127.0.0.0/8 and, with "
-            "allowPlaintextEmulator=true, other hosts"
+            f"it disables TLS, and {remote[0]} is not on this machine; only localhost and 127.0.0.0/8 are "
+            "allowed, or any host with allowPlaintextEmulator=true"
         )
 
     def opening_timeout(self, seconds: float) -> float:
@@ -299,7 +299,7 @@ class _Context(ssl.SSLContext):
         before = sock.gettimeout()
         if before is None:  # the client set no time limit
             sock.settimeout(_STEP_TIMEOUT)
-        with sock:  # the client owns it until the handshake ends: shutting it down aborts the handshake
+        with sock:  # stays open during the handshake, so that shutting it down aborts the handshake
             wrapped = super().wrap_socket(sock.dup(), *arguments, **settings)
         wrapped.settimeout(before)
         return wrapped

@@ -97,10 +97,10 @@ class Receiver:
     None, the receiver shares the partition with up to four others. `prefetch` is the number of events that the hub
     sends ahead.
 
-    Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers closes the receiver after the rows
-    before the gap. A new receiver at the gap shows whether the missing events exist.
+    Unless `gaps` is set, as for a compacted hub, the receiver returns the rows before a gap in the sequence numbers,
+    and then closes. A new receiver at the gap shows whether the missing events exist.
 
-    Connects at the first call of `receive`. Only one thread may use it at a time. Receiving raises `DisconnectedError`,
+    Connects on the first call to `receive`. Only one thread may use it at a time. Receiving raises `DisconnectedError`,
     `TransientError`, `MalformedEventError`, `CredentialsRefusedError`, `NetworkError`, `MissingError` or
     `ClientVersionError`, and closes the receiver.
     """
@@ -227,7 +227,7 @@ class Receiver:
     # --- connecting ------------------------------------------------------------------------------------------------
 
     def _open_link(self) -> LinkReader:
-        """The link. It is opened by the client at the first call, and then taken over from it."""
+        """The link. The client opens it on the first call; this class then takes it over."""
         if self._link is None:
             with private_calls():
                 self._consumer = self._make_consumer()

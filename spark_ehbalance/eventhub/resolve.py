@@ -58,9 +58,9 @@ def resolve(
     """Resolve `position` in a partition with this `state`.
 
     Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. A reader with an
-    owner level makes the hub refuse receivers without one. If its level is at most `highest_level`, the receiver uses
-    the same level, which disconnects the reader for a moment. Raises `OptionError` if the position's offset and
-    sequence number belong to different events."""
+    owner level makes the hub refuse receivers without one. If the reader's level is at most `highest_level`, the
+    receiver uses the same level, which disconnects the reader for a moment. Raises `OptionError` if the position's
+    offset and sequence number belong to different events."""
     if position is PartitionEnd.EARLIEST:
         return Position.before(state.begin)
     if position is PartitionEnd.LATEST:
@@ -265,8 +265,8 @@ def _received(
     highest_level: int | None = None,
     **settings: Any,
 ) -> _T:
-    """Call `read` with a new receiver at `start` and the deadline, repeatedly until it returns a result other than
-    None, and return that. `settings` are additional arguments of the receiver. Raises `OffsetNotFoundError` and, at the
+    """The first result of `read` other than None. Until then, calls `read` repeatedly, with a new receiver at `start`
+    and the deadline. `settings` are additional arguments of the receiver. Raises `OffsetNotFoundError` and, at the
     deadline, `HubUnavailableError`, whose text contains `what`."""
     last_error: Exception = TimeoutError("no event arrived")
     refused = False
@@ -320,7 +320,7 @@ def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None
 
 def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
     """The offset of the last event up to `sequence_number` that `receiver` returns, or `(None,)` if its first event is
-    a later one; None if the events that arrive before the deadline do not reveal which."""
+    a later one; None if the events that arrive before the deadline do not show which of the two applies."""
     last: str | None = None
     while not receiver.closed and time.monotonic() < deadline:
         events = receiver.receive(most, wait=1.0)

@@ -49,7 +49,7 @@ PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
 #: The annotation that counts a geo-replicated hub's promotions, and its value in other hubs. `systemProperties` omits
-#: that value, because the service sends it with every event, so that no row's map would be empty.
+#: that value: the service sends it with every event, so no row's map would be empty.
 EPOCH, NO_EPOCH = b"x-opt-sequence-number-epoch", -1
 
 #: Salt for hashed bytes and strings, so that no sender can choose colliding ones. Python's own hashes are predictable,
@@ -61,7 +61,7 @@ TEXT_SALT = SALT.hex()
 #: modifies; and the application properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
-#: Keys in `systemProperties` of an unreadable event: the reason, and its bytes in base64.
+#: Keys in `systemProperties` of an unreadable event: the reason, and the event's bytes in base64.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
 #: The values of the option `onMalformed`: unreadable events fail the query, become rows with their readable fields, or

@@ -21,15 +21,15 @@ from azure.core.credentials import AccessToken, TokenCredential
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
 
-#: Remaining fraction of a token's lifetime at which the next one is fetched. It is early in case the token service does
-#: not answer; the range spreads the requests of processes that started together.
+#: Remaining fraction of a token's lifetime at which the next one is fetched. The fetch is early in case the token
+#: service does not answer; the range spreads the requests of processes that started together.
 _EARLY = (0.4, 0.5)
 
 #: Remaining fraction below which callers wait for the next token. The client itself renews in the last tenth.
 _LATE = 0.12
 
-#: Minimum age in seconds of a token that is dropped. When a token expires, many receivers are refused at once, but only
-#: the first one needs to drop it.
+#: Minimum age in seconds at which a token is dropped. When a token expires, many receivers are refused at once, but
+#: only the first refusal needs to drop the token.
 _JUST_FETCHED = 0.5
 
 #: Time limit of a fetch in seconds, which is longer than azure-identity's retries. It is needed because a callable may

@@ -168,8 +168,8 @@ class HubWatcher:
         return self.states()
 
     def latest_ends(self, partitions: Iterable[str]) -> Mapping[str, Position]:
-        """The ends that partitions had when this watcher started, at least for the `partitions` that start at `latest`.
-        Requests the states that `start` did not request. Raises the same errors as `refresh`."""
+        """The ends of partitions when this watcher started, including at least those `partitions` that start at
+        `latest`. Requests the states that `start` did not request. Raises the same errors as `refresh`."""
         unknown = [partition for partition in partitions if partition not in self._latest_ends]
         self._latest_ends |= latest_ends(self._starting_positions, unknown, self.request_states)
         return self._latest_ends

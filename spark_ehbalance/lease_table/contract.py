@@ -64,7 +64,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
-        """Create the store of `group` with `content` unless it exists. Several members may try at once.
+        """Create the store of `group` with `content` unless it exists. Several members may call this at the same time.
 
         Either the whole store is created, or nothing is. Raises `StoreFormatError` if something else exists at its
         location, and `StoreUnavailableError` if the storage does not answer.
@@ -196,7 +196,7 @@ def commit_and_record(
 
 
 def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
-    """Append the changes of owner to the history. A failure is only passed to `warn`, because the commit has
+    """Append the ownership changes to the history. A failure is only passed to `warn`, because the commit has
     succeeded."""
     changes = ownership_changes(outcome)
     try:

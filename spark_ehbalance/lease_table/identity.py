@@ -39,7 +39,7 @@ _VARIABLES = re.compile(r"AZURE_STORAGE_((ACCOUNT_|ACCESS_|MASTER_|SAS_)?KEY|(SA
 
 
 def is_azure(location: str) -> bool:
-    """Whether `location` is a storage in Azure."""
+    """Whether the storage at `location` is in Azure."""
     return scheme(location) in _AZURE
 
 
@@ -122,7 +122,7 @@ class StorageTokens:
 
 
 def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` for delta-rs, with the current token. Raises `OptionError`, `StoreUnavailableError`."""
+    """`options` for delta-rs, with the current token. Raises `OptionError` or `StoreUnavailableError`."""
     identity, rest = split(options)
     return rest if identity is None else rest | StorageTokens(identity).option()[0]
 

@@ -32,8 +32,8 @@ class Connection(BaseConnection):
 
     @abstractmethod
     def on_open(self, heartbeat_interval: float | None) -> None:
-        """Handle the peer's open. It requests heartbeats at this interval in seconds, or none if this is None. Raises
-        AmqpError to refuse the connection."""
+        """Handle the peer's open, which requests a heartbeat every `heartbeat_interval` seconds, or none if that is
+        None. Raises AmqpError to refuse the connection."""
 
     @abstractmethod
     def on_error(self, error: AmqpError) -> None:
@@ -107,7 +107,7 @@ class Connection(BaseConnection):
         init, _ = frames.decode_performative(frame.body)
         if not isinstance(init, frames.SaslInit):
             raise DecodeError("the SASL frame is not sasl-init")
-        # peers are authorized when they attach links; PLAIN would authorize them here, and is offered but not supported
+        # SASL authorizes nobody here: links are authorized when they attach, so PLAIN is offered but not supported
         passed = init.mechanism in ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
         self.write(encode_frame(0, frames.SaslOutcome(0, b"Welcome!") if passed else frames.SaslOutcome(1)))
         if not passed:

@@ -33,7 +33,7 @@ class Open(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """Begins a session. The windows are numbers of transfer frames."""
+    """Begins a session. Window sizes are counted in transfer frames."""
 
     remote_channel: _UShort | None
     next_outgoing_id: _UInt

@@ -28,7 +28,7 @@ _OUTGOING_WINDOW = 65536
 _FIRST_OUTGOING_ID = 1
 _TRANSFER_OVERHEAD = 64  # bytes of a transfer frame without its payload, rounded up
 _TAG = struct.Struct("<I")
-UNSETTLED, SETTLED, MIXED = 0, 1, 2  # sender settle modes: no delivery is settled, all are, or either
+UNSETTLED, SETTLED, MIXED = 0, 1, 2  # sender settle modes: no delivery is settled, all are, or some are
 _NO_SOURCE, _NO_TARGET = Described(ULong(0x28), [None] * 11), Described(ULong(0x29), [None] * 7)
 
 
@@ -258,7 +258,7 @@ class OutgoingLink(_Link):
             self.session.write(frames.Disposition(False, delivery_id, None, True, frames.ACCEPTED))
 
     def continue_message(self) -> bool:
-        """Send more of a partly sent message, if the window allows. Returns whether nothing of it is left."""
+        """Send more of a partly sent message, if the window allows. Returns False while part of the message is left."""
         while self._rest and self.session.remote_window > 0 and not self.detached:
             self._send_frame(Transfer(self.handle))
         return not self._rest

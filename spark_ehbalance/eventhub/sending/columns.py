@@ -36,13 +36,14 @@ from spark_ehbalance.settings.suggestions import did_you_mean
 #: Maximum length of a partition key, from `ClientConstants.MAX_PARTITION_KEY_LENGTH` in Azure's clients.
 _MAX_KEY_LENGTH = 128
 
-#: Binary as the source writes it in JSON: a list of signed bytes without spaces, unlike other lists; and the allowed
-#: numbers.
+#: Matches binary in the JSON that the source writes: a list of signed bytes, without the spaces that other lists have.
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
+
+#: The numbers allowed in such a list.
 _BYTES = frozenset(range(-128, 128))
 
-#: Values of AMQP's long and unsigned long, and the maximum length of such a number's text, because Python fails on
-#: integers with more than 4,300 digits.
+#: The range of AMQP's long and unsigned long, and the maximum length of such a number as text: Python raises an error
+#: for integers with more than 4,300 digits.
 _LONG = range(-(1 << 63), 1 << 64)
 _MAX_NUMBER_LENGTH = 20
 
@@ -99,8 +100,8 @@ _KAFKA_COLUMNS = {
 
 class SinkColumns(NamedTuple):
     """The column index of each event field; None if the frame has no such column. `system` contains message properties
-    and annotations, `headers` contains properties as in Spark's Kafka sink, and `topic` contains the hub. `json` is
-    whether property values are JSON."""
+    and annotations, `headers` contains properties as in Spark's Kafka sink, and `topic` contains the hub. `json` means
+    that property values are JSON."""
 
     body: int
     key: int | None = None
@@ -182,8 +183,8 @@ class RowEncoder:
     """Encodes the rows of a task as events.
 
     `partitions` returns the hub's partition ids, and is called only for rows with a partition. `most` returns the
-    maximum size of an event in bytes, given the partition of the first one. `policy` is the option `onUnsendable`.
-    `skipped` counts skipped rows; `problem` is the reason why the first one was skipped.
+    maximum size of an event in bytes, given the partition of the task's first event. `policy` is the option
+    `onUnsendable`. `skipped` counts skipped rows; `problem` is the reason why the first one was skipped.
     """
 
     def __init__(
@@ -274,7 +275,8 @@ class RowEncoder:
             raise ValueError("it has both a partition key and a partition; one must be null")
         self._ids = self._ids or self._partitions()
         if partition not in self._ids:
-            raise ValueError(f"partition {redacted(partition)} does not exist; the hub has {len(self._ids)}, from 0")
+            hub = f"the hub has {len(self._ids)} partitions, numbered from 0"
+            raise ValueError(f"partition {redacted(partition)} does not exist; {hub}")
         return partition
 
     def _checked(self, names: list[str], values: list[Any]) -> _Pairs:

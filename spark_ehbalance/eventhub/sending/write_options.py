@@ -58,7 +58,7 @@ WRITE_OPTIONS: dict[str, OptionSpec] = CONNECTION_OPTIONS | {
 
 
 def write_options(raw: Mapping[str, str], read_options: Iterable[str] = ()) -> WriteOptions:
-    """Parse options with names in any case. `read_options` are the names of the source's options. Raises
+    """Parse options, whose names are case-insensitive. `read_options` are the names of the source's options. Raises
     `OptionError`."""
     options = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     options.pop(CHECKPOINT_LOCATION, None)

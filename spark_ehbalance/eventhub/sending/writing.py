@@ -114,7 +114,7 @@ class LinkPool:
             self._idle[connection, partition] = (time.monotonic(), sender)
 
     def partitions(self, connection: Connection, timeout: float) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Raises `ClientVersionError`, or `HubUnavailableError`, at the latest after
+        """The ids of the hub's partitions. Raises `ClientVersionError`, or `HubUnavailableError` after at most
         `timeout` seconds."""
         now = time.monotonic()
         since, ids = self._partitions.get(connection, (-math.inf, ()))
@@ -148,8 +148,8 @@ class WriteTask:
     def write(self, rows: Iterable[pa.RecordBatch]) -> SendResult:
         """Send all rows, in order per partition and key.
 
-        Raises `UnsendableEventError` before the part that contains the row is sent, `HubUnavailableError` or
-        `ClientVersionError`. Earlier rows may have been sent.
+        Raises `HubUnavailableError`, `ClientVersionError` or, before it sends the part with the offending row,
+        `UnsendableEventError`. Earlier rows may have been sent.
         """
         sent = SendResult()
         with ThreadPoolExecutor(_MAX_LINKS, "ehbalance-send") as pool:
@@ -231,8 +231,8 @@ class WriteTask:
     def _attempted(
         self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, EncodedBatch]
     ) -> _T:
-        """The result of `call` for a link to `target`, retried as in `_retried`, each time on another link. Adds
-        batches that may be sent twice to `unanswered`, keyed by their `id()`."""
+        """The result of `call` for a link to `target`, retried as in `_retried`, each time on another link. Records in
+        `unanswered`, keyed by `id()`, the batches that may be sent twice."""
         connection = self._options.connection
 
         def attempt(deadline: Deadline) -> _T:

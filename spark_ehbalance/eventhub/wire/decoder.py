@@ -31,9 +31,8 @@ _LOG = logger(__name__)
 _FEW = 16
 _MANY = 256
 
-#: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs per message even without a match; but only
-#: if there are at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of `_SAMPLE`
-#: maps differ.
+#: If there are at least `_SAMPLE` * `_SAMPLE_PAYS` messages, a template is tried on `_SAMPLE` of them first, because it
+#: costs 0.2 µs per message even without a match. Maps are read pair by pair only if most of `_SAMPLE` maps differ.
 _SAMPLE = 64
 _SAMPLE_PAYS = 8
 
@@ -55,8 +54,8 @@ _CODES = {
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
-#: Maximum number of slices of the tiers' batches that are concatenated to put the rows in order, which needs only one
-#: copy.
+#: Up to this number of slices of the tiers' batches, the slices are concatenated to put the rows in order, which needs
+#: only one copy.
 _MAX_SLICES = 64
 
 

@@ -63,7 +63,7 @@ class SystemProperties(NamedTuple):
 
 
 class _Cache(dict[_K, bytes]):
-    """Cache of encoded values. It is small because a sender can choose colliding texts."""
+    """Cache of encoded values. Its size is limited, because a sender could choose keys whose hashes collide."""
 
     def add(self, key: _K, value: bytes) -> bytes:
         """Cache `value` if there is room, and return it."""
@@ -73,7 +73,7 @@ class _Cache(dict[_K, bytes]):
 
 
 class Encoder:
-    """Encodes events, in one thread. It should be short-lived, because it caches repeated parts."""
+    """Encodes events. Not thread-safe. It should be short-lived, because it caches repeated parts."""
 
     def __init__(self) -> None:
         self._heads = _Cache[tuple[str | None, int]]()  # by key and body length
@@ -125,7 +125,7 @@ def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
                     raise TypeError
                 fields[name] = _NULL if value is None else _FIELDS[name](value)
             except (AttributeError, TypeError, struct.error):
-                raise ValueError(f"its {name} has a value of another type than AMQP allows") from None
+                raise ValueError(f"the type of its {name} is not allowed by AMQP") from None
         elif name not in _SERVICE_ANNOTATIONS:
             annotations.append(_sized(_SYMBOL, name.encode()) + _value(value))
     encoded = [fields.get(name, _NULL) for name in _FIELDS] if fields else []
@@ -189,7 +189,7 @@ def transfer_frames(channel: int, handle: int, number: int, payload: bytes, larg
     """Split delivery `number` into frames of at most `largest` bytes."""
     delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42"
     fields = delivery % tuple(map(_UINT.pack, (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT)))
-    before = HEADER.size + len(fields) + 1  # the last byte is whether more frames follow
+    before = HEADER.size + len(fields) + 1  # the last byte indicates whether more frames follow
     room = largest - before
     for at in range(0, len(payload), room):
         part = payload[at : at + room]

@@ -1,4 +1,4 @@
-"""Reads and decodes the frames that the client handles, because the client's own reader and decoder are unbounded.
+"""Reads and decodes the frames that the client handles, because the client's own reader and decoder have no limits.
 
 An 8-byte frame header could make the client allocate 4 GB; so could 20 bytes that encode an array or a range of
 deliveries.
@@ -119,8 +119,8 @@ def _check_range(fields: list[Any]) -> None:
 
 
 def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
-    """Allow only flat lists and maps, which suffice for answers to a token, because the client's decoder reads only
-    these in the same way as `decode`."""
+    """Allow only flat lists and maps, because the client's decoder reads only these in the same way as `decode`. They
+    suffice for answers to a token."""
     if more:
         raise ValueError("an answer in several frames")
     while pos < len(frame):
@@ -150,7 +150,7 @@ class FrameReader:
 
     def write(self, data: bytes) -> None:
         """Like the transport's `write`, but an error of a broken connection is raised only by the next read, so that
-        answers that the peer has already sent, and perhaps its reason, are read first."""
+        answers that the peer sent before, perhaps with the reason, are read first."""
         try:
             self._write(data)
         except (ConnectionError, ssl.SSLEOFError):

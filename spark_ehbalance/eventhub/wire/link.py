@@ -29,7 +29,7 @@ _IDLE_BYTES = 1 << 16
 _SPARE: list[bytearray] = []
 _MAX_SPARE = 4
 
-#: Seconds to wait for more events: longer than the time between two reads of a stream.
+#: Seconds to wait for more events: longer than the usual gap between two reads while events are streaming in.
 _MAX_PAUSE = 0.02
 
 #: Seconds between two runs of the client's periodic work: heartbeats, token renewal.

@@ -1,4 +1,4 @@
-"""Sends requests to a hub's `$management` in one write, and reads their responses in few reads.
+"""Sends requests to a hub's `$management` node in one write, and reads the responses in as few reads as possible.
 
 The client opens the connection and the links, and encodes each request once. Repeated requests differ only in their id.
 """

@@ -167,7 +167,7 @@ def read_application(section: bytes) -> dict[Any, Any]:
 
 
 def _read(section: bytes, convert: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
-    """Read a section. Raises `MalformedError`, including if the section does not end where its size indicates."""
+    """Read a section, which must end where its size indicates. Raises `MalformedError`."""
     try:
         value, end = decode(section, 0)
         if end != len(section):

@@ -78,7 +78,7 @@ class Scan:
 
     def __init__(self, data: bytearray, starts: Integers) -> None:
         """`data` must have `transfers.SLACK` bytes after the last message, because sections and values are read before
-        it is checked whether they exist."""
+        their existence is checked."""
         self.pos = starts
         self.good = np.ones(len(starts), np.bool_)
         self._data = data
@@ -217,7 +217,7 @@ class Template:
     too."""
 
     def __init__(self, message: bytes) -> None:
-        """Raises one of `MALFORMED`, or KeyError, for an unsupported shape."""
+        """Raises KeyError or one of `MALFORMED` for an unsupported shape."""
         pos, head = 0, message[:_MAX_TEMPLATE_BYTES]
         while head.startswith(_BEFORE, pos):
             pos = decode(head, pos)[1]

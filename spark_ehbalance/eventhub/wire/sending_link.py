@@ -1,7 +1,7 @@
 """A sending link with many messages in flight.
 
-The client's own link encodes each frame twice and scans all pending messages at each acknowledgement, which is most of
-the cost of a small message. It also exceeds the credit that the peer grants.
+The client's own link encodes each frame twice and scans all pending messages at each acknowledgement. This work is most
+of the cost of a small message. The link also exceeds the credit that the peer grants.
 """
 
 from __future__ import annotations

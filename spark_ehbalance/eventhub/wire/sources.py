@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.wire.values import MalformedError
 #: The opcodes of a websocket's frames.
 _CONTINUED, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
 
-#: Maximum size of a control frame without a mask, and also more than the maximum size of another frame's header.
+#: Maximum size in bytes of a control frame without a mask; the headers of other frames are smaller.
 _MAX_HEADER_BYTES = 2 + 125
 
 #: Time limit for sending a frame, such as a pong, in seconds: the client's default.

@@ -50,8 +50,7 @@ class StoredCheckpoint:
 
     @property
     def position(self) -> Position | None:
-        """The position; None if there is no sequence number, which could then only be read from the event at
-        `offset`."""
+        """The position, or None without a sequence number (finding it would require reading the event at `offset`)."""
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
 
 
@@ -86,7 +85,7 @@ def owner(metadata: Metadata) -> str | None:
 
 
 def epoch(metadata: Metadata) -> int | None:
-    """The epoch in the metadata of an ownership blob; None if another SDK wrote it last."""
+    """The epoch in the metadata of an ownership blob; None if an SDK, rather than this package, wrote the blob last."""
     number = _values(metadata).get(_EPOCH, "")
     return int(number) if _NUMBER.fullmatch(number) and 0 <= int(number) < 2**63 else None
 
@@ -119,5 +118,5 @@ def checkpoint_metadata(position: Position) -> dict[str, str]:
 
 
 def _values(metadata: Metadata) -> dict[str, str]:
-    # Readers of HTTP headers may change the case of the keys.
+    # HTTP libraries may change the case of header names, and therefore of the keys.
     return {key.lower(): value.strip() for key, value in (metadata or {}).items() if value is not None}

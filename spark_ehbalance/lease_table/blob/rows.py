@@ -17,7 +17,7 @@ from spark_ehbalance.group.position import Position
 @dataclass(frozen=True, slots=True)
 class BlobState:
     """A partition's blobs in a listing. If there is no ownership blob, `owner`, `etag` and the time are None. `epoch`
-    is missing unless a query wrote the ownership blob."""
+    is None unless a query wrote the ownership blob."""
 
     owner: str | None = None
     epoch: int | None = None
@@ -75,7 +75,7 @@ def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
 def claims_or_renews(before: Lease, wanted: Lease) -> bool:
     """Whether the change from `before` to `wanted` affects the ownership blob.
 
-    In the group's state a checkpoint counts as a renewal, but it is stored in another blob.
+    In the group's state, a checkpoint counts as a renewal; here, checkpoints are stored in another blob.
     """
     steps = wanted.renewal - before.renewal - (wanted.checkpoint != before.checkpoint)
     return wanted.owner != before.owner or wanted.epoch != before.epoch or steps > 0

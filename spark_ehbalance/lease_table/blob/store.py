@@ -52,14 +52,14 @@ class BlobStore(LeaseTable):
       The owner ignores it and overwrites it with the next commit; if the owner's process dies earlier, more events are
       read twice. All readers have owner level 0, so the last one to connect reads.
     - Several partitions cannot be committed together: a write may succeed for only some of them (`PartialWriteError`).
-    - There are no member rows: other members are known only from their leases. Operator commands and other members'
-      loads, limits and lease durations are unknown, and there is no history.
+    - There are no member rows, operator commands or history. Other members are known only from their leases, without
+      their loads, limits and lease durations.
 
     A read is one listing. After a claim from another owner, a second listing follows, because that owner may have
     written a checkpoint meanwhile. A renewal, claim or release is one request, conditional on the ownership blob's
     ETag; a checkpoint is a separate, unconditional request, as in the SDKs. Unchanged blobs are not written.
 
-    `read` raises `FencedError` if a later process claimed a partition with the id of this handle's member.
+    `read` raises `FencedError` if a later process claimed a partition under the id of this handle's member.
 
     A checkpoint is written only with its offset, because processors in Python and JavaScript need it. If `find_offsets`
     finds no offset for a checkpoint or a first claim, the transition is neither accepted nor rejected.

@@ -15,7 +15,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from spark_ehbalance.lease_table.identity import StorageTokens
 from spark_ehbalance.settings.parsing import parse_duration
 
-#: Options of the HTTP client. delta-rs also accepts them with the prefix of a storage.
+#: Options of the HTTP client. delta-rs also accepts them with the prefix of a storage service.
 _CLIENT = frozenset(
     {
         "allow_http",

@@ -1,9 +1,9 @@
 """The compare-and-swap on a Delta table.
 
 A commit writes a data file and then creates the next version's log file, which succeeds only if that file does not
-exist, so the creator wins. This is Delta's commit protocol, so delta-rs and Spark can read the table. A read is one
-request for the next version's log file; delta-rs only opens the table, and reads the metadata of versions that other
-programs wrote. Such versions must not change rows, because (for example) RESTORE would hide progress.
+exist, so the first creator wins. This is Delta's commit protocol, so delta-rs and Spark can read the table. A read is
+one request for the next version's log file; delta-rs only opens the table, and reads the metadata of versions that
+other programs wrote. Such versions must not change rows, because (for example) RESTORE would hide progress.
 """
 
 from __future__ import annotations

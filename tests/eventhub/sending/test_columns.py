@@ -219,7 +219,11 @@ KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
     ("row", "frame", "problem"),
     [
         ({"body": "a", "partitionKey": "k", "partitionId": 1}, KEYED, "both a partition key and a partition"),
-        ({"body": "a", "partitionId": 4}, KEYED, "partition '4' does not exist; the hub has 4, from 0"),
+        (
+            {"body": "a", "partitionId": 4},
+            KEYED,
+            "partition '4' does not exist; the hub has 4 partitions, numbered from 0",
+        ),
         ({"body": "a", "partitionId": -1}, KEYED, "partition '-1' does not exist"),
         ({"body": "a", "partitionKey": "k" * 129}, KEYED, "its partition key has 129 characters; the maximum is 128"),
         (
@@ -361,7 +365,7 @@ def test_invalid_system_property_is_named() -> None:
         {"message-id": "0.5"},
         {"message-id": "true"},
     ):
-        with unsendable(f"its {next(iter(wrong))} has a value of another type"):
+        with unsendable(f"the type of its {next(iter(wrong))} is not allowed by AMQP"):
             made([{"body": b"b", "systemProperties": [*wrong.items()]}], BESIDE, json=True)
     with raises(
         OptionError, "EHB_OPTION_REQUIRED", option="jsonProperties=true", reason=re.compile("systemProperties")
