@@ -23,24 +23,24 @@ class DeltaCheckpointStore(CheckpointStore):
         self._store = _Blocking(options, **times)
 
     async def list_ownership(self, *named: str, **kwargs: Any) -> list[dict[str, Any]]:
-        """As the blocking store's."""
+        """See the blocking store."""
         return await asyncio.to_thread(self._store.list_ownership, *named, **kwargs)
 
     async def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
-        """As the blocking store's."""
+        """See the blocking store."""
         return await asyncio.to_thread(self._store.claim_ownership, list(ownership_list))
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """As the blocking store's."""
+        """See the blocking store."""
         self._store._add(checkpoint)
         await asyncio.to_thread(self._store._write, checkpoint)
 
     async def list_checkpoints(self, *named: str, **kwargs: Any) -> list[dict[str, Any]]:
-        """As the blocking store's."""
+        """See the blocking store."""
         return await asyncio.to_thread(self._store.list_checkpoints, *named, **kwargs)
 
     async def close(self) -> None:
-        """As the blocking store's."""
+        """See the blocking store."""
         await asyncio.to_thread(self._store.close)
 
     async def __aenter__(self) -> DeltaCheckpointStore:

@@ -69,10 +69,10 @@ class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient(..., checkpoint_store=store)` share an event hub with Spark queries
     through their lease table.
 
-    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. Use a store for
-    one client, in the process that created it.
+    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. Use each store
+    with only one client, and only in the process that created the store.
 
-    Raises `OptionError` for invalid options. Methods raise it for a closed store, a second client, or a client of
+    Raises `OptionError` for invalid options. Methods also raise it for a closed store, a second client, or a client of
     another group; `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
     """
 
@@ -99,7 +99,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._hub_created_ms: int | None = None
         self._hub_ms: int | None = None  # the hub's clock at `_hub_at`
         self._hub_at = float("-inf")
-        self._latest_ends: Mapping[str, Position] | None = None  # for starting the group for the first time
+        self._latest_ends: Mapping[str, Position] | None = None  # for the group's first start
         self._checkpointing = threading.Lock()
         self._waiting: dict[str, Position] = {}  # the highest checkpoint of each partition, for the next commit
         self._adding = threading.Lock()  # guards `_waiting`
@@ -113,7 +113,7 @@ class DeltaCheckpointStore(CheckpointStore):
     ) -> list[dict[str, Any]]:
         """The partitions that have ever had an owner. The ETag is the epoch.
 
-        Expired partitions have no owner. For all others, `last_modified_time` is the present time, because the group
+        Expired partitions have no owner. For all others, `last_modified_time` is the current time, because the group
         decides which members are dead.
         """
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
@@ -133,8 +133,8 @@ class DeltaCheckpointStore(CheckpointStore):
         client may read.
 
         If another member owns a partition, this call requests a handover. It waits for a few seconds, and returns the
-        partition if it is handed over in this time; otherwise a later call returns it. The owner "" releases a
-        partition.
+        partition if it is handed over in this time; otherwise a later call returns it. An entry with the owner ""
+        releases its partition.
 
         If partitions have lost events, every second call raises `DataLossError`; the calls in between return all other
         partitions.
@@ -158,12 +158,12 @@ class DeltaCheckpointStore(CheckpointStore):
             return self._grant(wanted, after)
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """Commit that all events up to this one were processed. Concurrent calls share a commit.
+        """Commit `checkpoint`: all events up to it have been processed. Concurrent calls share a commit.
 
         If another member is waiting for the partition, the same commit hands the partition over, so that no event is
         processed twice. Checkpoints never move back: one that is earlier than the last checkpoint is ignored.
 
-        Raises `OwnershipLostError` if the client no longer owns the partition, including after this call handed it
+        Raises `OwnershipLostError` if the client no longer owns the partition, for example because this call handed it
         over. If your code does not catch the error, the client closes its receiver. Raises `StoreUnavailableError` or
         `ConflictError` if the commit fails.
         """
@@ -236,7 +236,7 @@ class DeltaCheckpointStore(CheckpointStore):
             try:
                 with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                     partitions, positions = hub.partition_ids(), self._options.starting_position
-                    hub.partition_states(partitions[:1])  # for the time of the answer
+                    hub.partition_states(partitions[:1])  # to get the hub's time
                     positions.check(partitions)
                     if self._latest_ends is None and snapshot.latest_ms is None:
                         self._latest_ends = latest_ends(positions, partitions, hub.partition_states)
@@ -253,7 +253,7 @@ class DeltaCheckpointStore(CheckpointStore):
             with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                 return hub.partition_states(partitions) if partitions else {}
         except HubUnavailableError as error:
-            _LOG.warning("%s. Claiming no new partitions", error)
+            _LOG.warning("Claiming no new partitions: %s", error)
             return {}
 
     def _address(self, partition: str) -> PartitionAddress:
@@ -262,8 +262,8 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- claiming ----------------------------------------------------------------------------------------------
 
     def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
-        """Write the client's heartbeat, renewals and claims. Adds the other partitions that it must take to
-        `wanted`."""
+        """Write the client's heartbeat, renewals and claims. Adds to `wanted` the other partitions that the client must
+        take."""
         named = next(iter(wanted.values()))
         snapshot = self._read(named)
         self._check_hub(snapshot)
@@ -298,7 +298,7 @@ class DeltaCheckpointStore(CheckpointStore):
             try:
                 self._open(named).tidy()
             except StoreUnavailableError as error:
-                _LOG.warning("the lease table was not tidied up: %s", error)
+                _LOG.warning("Maintenance of the lease table failed: %s", error)
         return after
 
     def _new_partitions(self, snapshot: Snapshot) -> list[t.Transition]:
@@ -410,8 +410,8 @@ class DeltaCheckpointStore(CheckpointStore):
     def _skip_lost_events(
         self, snapshot: Snapshot, leases: Mapping[str, Lease]
     ) -> tuple[set[str], dict[str, DataLossError]]:
-        """The readable partitions, and an error for each partition with lost events. With `failOnDataLoss` = `false`,
-        there is a warning instead of the error, and the checkpoint is reset to the first retained event. Partitions for
+        """The readable partitions, and an error for each partition with lost events. With `failOnDataLoss` = `false`, a
+        warning is logged instead of the error, and the checkpoint is reset to the first retained event. Partitions for
         which the hub does not answer are omitted from both."""
         readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
@@ -436,8 +436,8 @@ class DeltaCheckpointStore(CheckpointStore):
     def _find_events(
         self, positions: Mapping[str, Position], states: Mapping[str, PartitionState], leases: Mapping[str, Lease]
     ) -> dict[str, bool]:
-        """Partition → whether a geo-replicated hub still has the event at its position, which a promotion may have
-        lost. Partitions for which the hub does not answer in time have no entry."""
+        """Partition → whether a geo-replicated hub still has the event at the partition's position, which a promotion
+        may have lost. Partitions for which the hub does not answer in time have no entry."""
 
         def found(address: PartitionAddress, left: float) -> bool:
             partition = address.partition

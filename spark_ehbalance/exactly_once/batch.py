@@ -78,11 +78,11 @@ class MicroBatch:
 
     def lost(self) -> frozenset[str]:
         """The partitions whose lease was lost; they may not have been read to the end. Call this after reading the
-        rows: then all other partitions have been read to the end.
+        rows; by then, all other partitions have been read to the end.
 
         Raises `TargetError` if the planner does not answer, or if a stateful query has lost partitions. Its state would
-        contain rows that are not written, so the batch must fail to restore the state. Raises the planner's own error,
-        for example if the lease table was rolled back.
+        contain rows that are not written, so the batch must fail, which restores the state. Raises the planner's own
+        error, for example if the lease table was rolled back.
         """
         deadline = time.monotonic() + PATIENCE
         while (lost := (answer := self._request(lost=True))["lost"]) is None:

@@ -40,12 +40,12 @@ from spark_ehbalance.exactly_once.target import (
 from spark_ehbalance.settings.locations import is_relative
 
 #: Number of rejected commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append
-#: conflicts. If eight queries merge without a pause, one in eight attempts succeeds, so the probability that one fails
-#: is (7/8)^100.
+#: conflicts. If eight queries merge without a pause, one in eight attempts succeeds, so the probability that all 100
+#: attempts of a MERGE fail is (7/8)^100.
 _MAX_FAILED_COMMITS = 100
 
-#: Maximum number of sequence ranges in the condition of a MERGE. Spark parses many ranges slowly, and fails with
-#: thousands.
+#: Maximum number of sequence ranges in the condition of a MERGE. Spark parses many ranges slowly, and fails on
+#: thousands of them.
 _MAX_RANGES = 64
 
 #: The property's value while the source is unknown.
@@ -90,9 +90,9 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
     """Insert the rows of a batch query `df` whose events are missing from the Delta table `target`. Returns the number
     of rows in `df`, and the number of rows whose events the table already contained.
 
-    `source` is the name of the hub's marks in `write_once`, and `created` is the hub's creation time (milliseconds
-    since 1970) if known. If all events are before the marks, no query will write them again, so the table is not
-    flagged as merged. Otherwise `write_once` uses MERGE for the table from then on, as after `merge`.
+    `source` is the name under which `write_once` stores the hub's marks, and `created` is the hub's creation time
+    (milliseconds since 1970) if known. If all events are before the marks, no query will write them again, so the table
+    is not flagged as merged. Otherwise `write_once` uses MERGE for the table from then on, as after `merge`.
 
     Raises the same errors as `merge`, and `TargetError` if the table contains events of another source, or of an
     earlier hub with the same name.
@@ -290,8 +290,8 @@ def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolve
     for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{source}" for source in sources)):
         _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
-    # Databricks' default isolation level would accept a MERGE although concurrent appends added rows that it should
-    # have read.
+    # Databricks' default isolation level would accept a MERGE although concurrent appends added rows that the MERGE
+    # should have read.
     settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
     rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
 

@@ -22,7 +22,7 @@ _SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.wr
 
 def foreign_row_error() -> TargetError:
     """The error for a row whose event the batch does not read."""
-    problem = "A row has no partition or sequence number, or its batch does not read the event that they identify"
+    problem = "A row has no partition or sequence number, or they identify an event that the batch does not read"
     return TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
 
 

@@ -37,7 +37,7 @@ _NEEDED = {
 
 
 def has_transactions(df: DataFrame) -> bool:
-    """Whether Delta's transactions can set marks in the table's log; if not, MERGE, which is public, is used.
+    """Whether Delta's transactions can set marks in the table's log; if not, MERGE, which has a public API, is used.
     Transactions are unavailable on Spark Connect, which has no access to the JVM, and in Delta versions with different
     methods."""
     jvm: Any = getattr(df.sparkSession, "_jvm", None)
@@ -51,14 +51,14 @@ def _has_transactions(jvm: Any) -> bool:
         for name, methods in _NEEDED.items():
             found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.delta.{name}", False, loader).getMethods()
             if missing := methods - {(method.getName(), method.getParameterCount()) for method in found}:
-                why = f"Delta {jvm.io.delta.package.VERSION()} has a different {name}.{min(missing)[0]}"
+                why = f"Delta {jvm.io.delta.package.VERSION()} lacks the expected method {name}.{min(missing)[0]}"
                 break
         else:
             return True
     except (Py4JError, TypeError) as error:  # py4j raises these for a missing class and a missing package
         why = str(error).splitlines()[0]
     _LOG.warning(
-        "write_once uses MERGE, which costs more; from now on, all writers to its targets will use MERGE too: %s",
+        "write_once uses MERGE, which costs more. From now on, all writers to its targets use MERGE too. reason=%r",
         why,
     )
     return False

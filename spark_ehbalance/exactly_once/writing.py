@@ -113,7 +113,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     if result.lost:
         lost = ", ".join(result.lost)
         _LOG.info(
-            "partitions were lost while being read; their new owners will write the events batch=%d partitions=%s",
+            "partitions were lost while being read; their new owners will write the events. batch=%d partitions=%s",
             batch_id,
             lost,
         )
@@ -151,7 +151,7 @@ def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: WriteRe
         _LOG.warning(
             "the target already contains events of the batch, from another query or from before a seek; they are not "
             "written again. This is expected after a query died or lost a partition. A query that derives other rows "
-            "from the same events, or reads skipped events, needs its own `source` batch=%d partitions=%s",
+            "from the same events, or reads skipped events, needs its own `source`. batch=%d partitions=%s",
             batch_id, ", ".join(there),
         )  # fmt: skip
 
@@ -162,6 +162,6 @@ def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
             "events between the target's last event and this batch were not written exactly once: they aged out, were "
             "skipped, or were written in another way. If the target was restored from an older copy, they are missing. "
             "Stop the queries, restore the target again, and run `ehbalance seek` to `from` before you restart the "
-            "queries partition=%s from=%d to=%d",
+            "queries. partition=%s from=%d to=%d",
             partition, range_.start, range_.end - 1,
         )  # fmt: skip

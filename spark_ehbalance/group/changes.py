@@ -2,7 +2,7 @@
 are in `orders`.
 
 Other members may change the table between the author's read and its write. So each transition contains its evidence (an
-epoch, or a counter that did not change), and `apply` checks the evidence against the present state. `apply` does not
+epoch, or a counter that did not change), and `apply` checks the evidence against the current state. `apply` does not
 read a clock: the author observes that a lease expired or that a deadline passed, and the observation is valid until the
 lease is renewed.
 """
@@ -20,13 +20,13 @@ from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.working_copy import WorkingCopy
 
 #: Maximum number of records of stopped queries, enough for six weeks of hourly jobs with new checkpoints. The limit is
-#: not an age, because one fast clock would then delete all other records.
+#: not an age, because a member with a fast clock would then delete all other records.
 _MAX_QUERIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A transition that is invalid in the present state, with the reason."""
+    """A transition that is invalid in the current state, with the reason."""
 
     transition: Transition
     reason: str
@@ -388,13 +388,13 @@ class LeaseTransition(Transition):
             return f"partition {self.partition} is unknown"
         if lease.epoch != self.epoch:
             return f"epoch is {lease.epoch}, not {self.epoch}"
-        return self.invalid(lease)
+        return self.why_invalid(lease)
 
     def carry_out(self, state: WorkingCopy) -> None:
         state.leases[self.partition] = self.after(state.leases[self.partition])
 
     @abstractmethod
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         """The reason why this transition is invalid for `lease`, apart from the epoch and the author; None if it is
         valid."""
 
@@ -433,7 +433,7 @@ class Take(LeaseTransition):
             return "its starting position was not resolved with the group's `latest`"
         return LeaseTransition.rejection(self, state)
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         unknown = lease.checkpoint is None and self.starting_position is None
         return "its starting position is unknown" if unknown else None
 
@@ -463,8 +463,8 @@ class Claim(Take):
         own = state.leases[self.partition].owner == self.by.id
         return None if own else state.full(self.by.id, self.partition)
 
-    def invalid(self, lease: Lease) -> str | None:
-        if refused := Take.invalid(self, lease):
+    def why_invalid(self, lease: Lease) -> str | None:
+        if refused := Take.why_invalid(self, lease):
             return refused
         if lease.owner in (None, self.by.id) or lease.counter == self.unchanged_counter:
             return None
@@ -494,8 +494,8 @@ class Steal(Take):
             or state.full(self.by.id, self.partition)
         )
 
-    def invalid(self, lease: Lease) -> str | None:
-        return "no other member owns it" if lease.owner in (None, self.by.id) else Take.invalid(self, lease)
+    def why_invalid(self, lease: Lease) -> str | None:
+        return "no other member owns it" if lease.owner in (None, self.by.id) else Take.why_invalid(self, lease)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,7 +505,7 @@ class Renew(LeaseTransition):
     load: Load | None = None
     lag: Lag | None = None
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
@@ -516,7 +516,7 @@ class Renew(LeaseTransition):
 class Defend(LeaseTransition):
     """Renew a lease after its owner won the race for it, so that no member challenges it for a while."""
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
         return self._owned_by_author(lease) or pending
 
@@ -536,7 +536,7 @@ class Checkpoint(LeaseTransition):
     load: Load | None = None
     lag: Lag | None = None
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         if lease.owner is not None and lease.owner != self.by.id:
             return f"owned by {lease.owner}"
         if lease.checkpoint is not None and self.position.sequence_number < lease.checkpoint.sequence_number:
@@ -555,7 +555,7 @@ class Reset(LeaseTransition):
 
     position: Position
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
@@ -567,7 +567,7 @@ class Reset(LeaseTransition):
 class Release(LeaseTransition):
     """Release a lease and keep its checkpoint."""
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
@@ -624,7 +624,7 @@ class RequestHandover(LeaseTransition):
             or state.full(self.to, self.partition)
         )
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         if lease.owner in (None, self.to):
             return "no other member owns it"
         return f"a handover to {lease.handover.to} is pending" if lease.handover else None
@@ -635,7 +635,7 @@ class RequestHandover(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver(LeaseTransition):
-    """Hand the lease over as requested. The owner's last `Checkpoint` precedes it in the same commit."""
+    """Hand the lease over as requested. The same commit first writes the owner's last `Checkpoint`."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         if refused := LeaseTransition.rejection(self, state):
@@ -643,7 +643,7 @@ class HandOver(LeaseTransition):
         handover = state.leases[self.partition].handover
         return None if handover and state.is_active(handover.to) else "the next owner is not active"
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease) or (None if lease.handover else "no handover is pending")
 
     def after(self, lease: Lease) -> Lease:
@@ -655,7 +655,7 @@ class HandOver(LeaseTransition):
 class CancelHandover(LeaseTransition):
     """Cancel a handover because its next owner has left or should no longer get the lease."""
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return None if lease.handover else "no handover is pending"
 
     def after(self, lease: Lease) -> Lease:
@@ -666,7 +666,7 @@ class CancelHandover(LeaseTransition):
 class EndTransfer(LeaseTransition):
     """Remove an operator's transfer, because its minimum tenure has ended or its destination has left."""
 
-    def invalid(self, lease: Lease) -> str | None:
+    def why_invalid(self, lease: Lease) -> str | None:
         return None if lease.pin and lease.pin.transfer else "the partition has no transfer"
 
     def after(self, lease: Lease) -> Lease:

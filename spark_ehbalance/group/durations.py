@@ -22,7 +22,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 #: The fraction of time that all members together spend on commits, so that races stay rare.
 STORE_SHARE = 0.3
 
-#: Maximum duration of a commit that counts, in seconds. If a commit takes longer, the process was suspended.
+#: Maximum duration of a counted commit, in seconds. If a commit takes longer, the process must have been suspended.
 LONGEST_COMMIT = 1.0
 
 #: Durations are the leader's option times a power of this factor, so that small fluctuations do not change them.

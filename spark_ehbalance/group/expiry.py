@@ -26,7 +26,7 @@ CLOCK_SKEW_ALLOWANCE = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The time `since` which a value has not changed, in seconds of the observer's monotonic clock."""
+    """`since`: when the observer first read the current value, in seconds on its monotonic clock."""
 
     since: float
     #: Unchanged since the observer's first read. Stored times count only for such values.
@@ -142,18 +142,18 @@ def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float
     )
 
 
-def untenured_leases(observations: Observations, now: float, minimum: float) -> frozenset[str]:
+def recently_moved_leases(observations: Observations, now: float, minimum: float) -> frozenset[str]:
     """The partitions whose owner changed within the last `minimum` seconds.
 
     Owners as of the first read do not count as changed; otherwise, a new member would get nothing for `minimum`
     seconds.
     """
-    untenured = []
+    recently_moved = []
     for partition, seen in reversed(observations.epochs.items()):
         if seen.cold or now - seen.since >= minimum:
             break  # the others changed earlier
-        untenured.append(partition)
-    return frozenset(untenured)
+        recently_moved.append(partition)
+    return frozenset(recently_moved)
 
 
 def _silent(

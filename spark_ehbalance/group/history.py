@@ -17,7 +17,7 @@ from spark_ehbalance.group.changes import (
     Transition,
 )
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.group.orders import MoveTo, Order, Seek, Unpin
+from spark_ehbalance.group.orders import MoveTo, PartitionCommand, Seek, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 
 
@@ -45,7 +45,7 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
     """The history rows of the accepted transitions of `outcome`."""
     changes = []
     for transition in outcome.accepted:
-        if isinstance(transition, (Take, HandOver, Release, Stall, Restore, Order)):
+        if isinstance(transition, (Take, HandOver, Release, Stall, Restore, PartitionCommand)):
             changes.append(_change(outcome.before, transition, outcome.after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
@@ -53,7 +53,7 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
 
 
 def _change(
-    before: Snapshot, transition: LeaseTransition | Stall | Restore | Order, after: Snapshot
+    before: Snapshot, transition: LeaseTransition | Stall | Restore | PartitionCommand, after: Snapshot
 ) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(

@@ -4,7 +4,7 @@ A *group* is one (namespace, event hub, consumer group). All values are immutabl
 I/O.
 
 Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. They are informational, except that they
-shorten the wait of a cold start. They are never compared between machines to decide which members are alive (see
+shorten the wait after a cold start. They are never compared between machines to decide which members are alive (see
 `expiry`).
 """
 
@@ -24,8 +24,8 @@ class TableIdentity:
 
     `id` is created with the first partition, so a table that was emptied gets a new id. `hub_created_ms` is the
     creation time of the event hub whose positions the table contains; None if unknown. `latest_ms` is the time of the
-    group's first start by the hub's clock; in partitions without a stored end, `latest` means this time. It is None
-    before the first start.
+    group's first start by the hub's clock; for partitions without a stored end position, `latest` means this time. It
+    is None before the first start.
     """
 
     id: str
@@ -72,7 +72,7 @@ class MemberLoad:
 class Pin:
     """An operator's command to keep the partition with the member `to`, in force while that member is active. `by` and
     `why` are informational. If `transfer` is true, the pin is in force only until the minimum tenure after the move
-    ends, so that no strategy undoes the move at once. A member then removes the pin.
+    ends, so that no strategy undoes the move immediately. A member then removes the pin.
     """
 
     to: str
@@ -110,7 +110,7 @@ class Lease:
 
     @property
     def current_lag(self) -> Lag | None:
-        """The last measured lag, adjusted to the present checkpoint; None if it was never measured."""
+        """The last measured lag, adjusted to the current checkpoint; None if it was never measured."""
         return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
 
     @property
@@ -151,7 +151,7 @@ class Lease:
 
 
 class MemberState(str, Enum):
-    """A `LEAVING` member finishes its batch, hands over its partitions and gets no others."""
+    """A `LEAVING` member finishes its batch, hands over its partitions and gets no new ones."""
 
     ACTIVE = "active"
     LEAVING = "leaving"
@@ -165,8 +165,8 @@ class Member:
     the other's writes are rejected. `joined` orders members by age without comparing clocks. `max_owned` is the maximum
     number of partitions that the member may own; None means no limit.
 
-    `lease_duration_ms` is the time without a renewal after which others may take its leases. `commit_ms` is the
-    duration of its commits, without lost races; None until measured.
+    `lease_duration_ms` is the time without a renewal after which others may take its leases. `commit_ms` is the median
+    duration of its commits, excluding lost races; None until measured.
 
     Two fields are informational: `asked_ms` is the time of Spark's last request for a batch, and `left_out` maps the
     owned partitions omitted from that batch to the reasons (see `omitted_partitions` in `query/batch_planning.py`).
@@ -198,10 +198,10 @@ class Member:
 class QueryRecord:
     """One query's row: `lineage` identifies its Spark checkpoint.
 
-    `run` is the incarnation of the process that joined last; it is empty once that process has left, and `begun` is
-    then exact. `start` counts the starts of the query. As of the run's last commit, `batch` is the last batch that the
-    sink finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`. The
-    record outlives the query, so that a stale checkpoint can be detected."""
+    `run` is the incarnation of the process that joined last; it is empty once that process has left. Only then is
+    `begun` certain to be current. `start` counts the starts of the query. As of the run's last commit, `batch` is the
+    last batch that the sink finished, `begun` is the last batch given to the sink, and `planner` is the run that
+    planned `begun`. The record outlives the query, so that a stale checkpoint can be detected."""
 
     lineage: str
     run: str

@@ -13,9 +13,9 @@ from spark_ehbalance.group.working_copy import WorkingCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Transition):
+class PartitionCommand(Transition):
     """A command for one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
-    reason. The reason of a rejection states what is allowed."""
+    reason. The reason for a rejection states what is allowed."""
 
     partition: str
     why: str = ""
@@ -25,13 +25,13 @@ class Order(Transition):
         if lease is None:
             known = ", ".join(sorted(state.leases, key=partition_order)) or "none"
             return f"partition {self.partition} is unknown; known partitions: {known}"
-        return self.invalid(lease, state)
+        return self.why_invalid(lease, state)
 
     def carry_out(self, state: WorkingCopy) -> None:
         state.leases[self.partition] = self.after(state.leases[self.partition], state)
 
     @abstractmethod
-    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+    def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         """The reason why this command is invalid for `lease`; None if it is valid."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Order(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveTo(Order):
+class MoveTo(PartitionCommand):
     """Pin or transfer the partition to the member `to`: if the partition has an owner, request a handover within
     `timeout_ms`; otherwise, leave it for `to` to claim."""
 
@@ -61,7 +61,7 @@ class MoveTo(Order):
 class PinTo(MoveTo):
     """Keep the partition with the member `to`, whatever the strategy decides, as soon as `to` has room for it."""
 
-    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+    def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:
             return state.unknown_member(self.to)
         pinned = lease.pin is not None and lease.pin.to == self.to and not lease.pin.transfer
@@ -73,10 +73,10 @@ class PinTo(MoveTo):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(MoveTo):
-    """Move the partition to the active member `to`, once. A pin marked as a transfer keeps it there until a member
-    removes it (`EndTransfer`)."""
+    """Move the partition to the active member `to`, once. A pin marked as a transfer keeps the partition there until a
+    member removes the pin (`EndTransfer`)."""
 
-    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+    def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         pin = lease.pin
         if not state.is_active(self.to):
             active = ", ".join(id for id in sorted(state.members) if state.is_active(id))
@@ -92,10 +92,10 @@ class Transfer(MoveTo):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpin(Order):
+class Unpin(PartitionCommand):
     """Let the strategy decide about the partition again. A pending handover continues."""
 
-    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+    def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if lease.pin is not None:
             return None
         pinned = ", ".join(lease.partition for lease in state.leases.values() if lease.pin) or "none"
@@ -106,17 +106,18 @@ class Unpin(Order):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seek(Order):
+class Seek(PartitionCommand):
     """Continue at `position`, forward or back.
 
     The epoch rises, so that late checkpoints of the last owner are rejected. With `force`, the owner keeps the lease
     and plans its next batch from `position` in the new epoch; a batch that it began earlier still runs to its end, even
-    after a restart (`seek_epoch`). If the partition has no owner, no batch continues, because the tenure ends."""
+    after a restart (`seek_epoch`). If the partition has no owner, an interrupted batch is not run again, because the
+    last owner's tenure ends."""
 
     position: Position
     force: bool = False
 
-    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+    def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if lease.owner is None or self.force:
             return None
         return f"partition {self.partition} is owned by {lease.owner}, so stop that query first, or use --force"

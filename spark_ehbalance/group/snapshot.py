@@ -34,8 +34,9 @@ class Snapshot:
 
     @cached_property
     def leader(self) -> str | None:
-        """The active member that joined first, preferably a query. The leader does the group's housekeeping. No
-        election is needed: every write is a compare-and-swap, so it is safe even if two members act as leader."""
+        """The active query that joined first or, if there is none, the active consumer that joined first. The leader
+        does the group's housekeeping. No election is needed: every write is a compare-and-swap, so it is safe even if
+        two members act as leader."""
         return oldest_active(self.members.values())
 
     @property

@@ -56,7 +56,7 @@ class Rows(MutableMapping[str, _Row]):
         return key in self._set or (key in self._rows and key not in self._deleted)
 
     def changed(self) -> dict[str, _Row] | None:
-        """All present rows; None if none has changed."""
+        """All current rows; None if no row has changed."""
         before = self._rows
         same = all(before.get(key) == row for key, row in self._set.items()) and self._deleted.isdisjoint(before)
         return None if same else self.all()

@@ -1,5 +1,5 @@
-"""Writes a hub's events of a time range to a Delta table. The table may already contain some of them, and queries may
-write to it at the same time."""
+"""Writes the events that a hub received in a time range to a Delta table. The table may already contain some of them,
+and queries may write to it at the same time."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Settings(JobSettings):
             raise SettingError(
                 "EHB_OPTIONS_CONFLICT",
                 options=f"{PREFIX}from={_text(self.from_)} and {PREFIX}to={_text(self.to)}",
-                reason="the range begins at from and ends before to",
+                reason="from must be before to",
             )
 
 
@@ -81,7 +81,8 @@ def split(ranges: Sequence[OffsetRange], max_events: int) -> list[dict[str, tupl
 
 
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
-    """Insert the `rows` of those events in the range that the table does not contain yet, and print their number.
+    """Insert the `rows` of the events in the range that the table does not contain yet, and print the numbers of
+    events.
 
     Raises `SettingError` if `to` is in the future.
     """

@@ -43,9 +43,10 @@ _LOG = logger(__name__)
 
 #: Log message that lists what a copy loses.
 _NOT_COPIED = (
-    "not copied: sequence numbers, offsets, enqueued times and publishers, because the service sets them; message "
-    "properties that are empty or 0; types that JSON lacks: UUIDs, decimals, characters, lists and maps in properties "
-    "are sent as strings, times as numbers, and AMQP value and sequence bodies as the bytes of their text"
+    "Not copied: sequence numbers, offsets, enqueued times and publishers, because the service sets them; empty and "
+    "zero message properties. Types that JSON lacks are converted: UUIDs, decimals, characters, lists and maps in "
+    "properties become strings, and times become numbers. AMQP value and sequence bodies become the bytes of their "
+    "text."
 )
 
 #: Columns that only the table of unsendable events contains.

@@ -77,10 +77,12 @@ STALLED = _metric(
 )
 UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions without an owner")
 MEMBERS = _metric(
-    "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until they are forgotten"
+    "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until they are removed"
 )
 LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the current lease duration")
-OLDEST_RENEWAL = _metric("oldest_renewal_timestamp_seconds", _GROUP, BOTH, "oldest renewal of an owned lease")
+OLDEST_RENEWAL = _metric(
+    "oldest_renewal_timestamp_seconds", _GROUP, BOTH, "the oldest renewal time of the owned leases"
+)
 STORE_AVAILABLE = _metric(
     "store_available",
     _MEMBER,

@@ -108,7 +108,7 @@ class HttpServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def note_request(self, connection: socket.socket) -> None:
-        """Note that `connection` has received a complete request."""
+        """Record that a complete request has arrived on `connection`."""
         with self._free:
             self._open[connection] = None
 

@@ -31,7 +31,7 @@ def require_prometheus(option: str) -> None:
 
 
 class Collector:
-    """On each scrape, yields the samples that `read` returns as Prometheus metric families."""
+    """On each scrape, yields the samples from `read` as Prometheus metric families."""
 
     def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
         self._read = read
@@ -94,7 +94,7 @@ class MetricsServer:
                 self.start()
             except EhBalanceError:
                 continue
-            _LOG.warning("metrics are served: address=%s:%d", *self._address)
+            _LOG.warning("metrics are now served: address=%s:%d", *self._address)
             break
         if self._closed.is_set():
             self.close()

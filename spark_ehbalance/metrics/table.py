@@ -47,7 +47,7 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
 
 
 def view_samples(view: GroupView) -> Iterator[Sample]:
-    """All samples of a view. If the table cannot be read, only the sample that reports this."""
+    """All samples of a view. If the lease table cannot be read, only the sample that reports this."""
     snapshot, group = view.snapshot, str(view.snapshot.group)
     yield sample(metrics.STORE_AVAILABLE, not view.problem, group, "")
     if view.problem:

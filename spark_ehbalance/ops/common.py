@@ -58,21 +58,23 @@ def check_group(snapshot: Snapshot, group: Group, lease_table: str) -> None:
 
 
 def operator() -> Author:
-    """The author of commands given on the command line."""
+    """The author of commands issued on the command line."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
 
 
-def order(store: LeaseStore, orders: Sequence[Transition], members: Collection[str | None] = ()) -> Snapshot:
-    """Commit an operator's command, given as transitions (`orders`) that concern `members`, and record it in the
+def commit_command(
+    store: LeaseStore, transitions: Sequence[Transition], members: Collection[str | None] = ()
+) -> Snapshot:
+    """Commit an operator's command, given as `transitions` that concern `members`, and record it in the
     history. Returns the new state.
 
-    Raises `EhBalanceError` if a transition is rejected. Nothing has changed then, unless a concurrent commit made only
-    some of the transitions invalid.
+    Raises `EhBalanceError` if a transition is rejected. In that case, nothing was changed, unless a concurrent commit
+    made only some of the transitions invalid.
     """
     before = store.read()
-    outcome = apply(before, orders)
+    outcome = apply(before, transitions)
     if not outcome.rejected:
-        outcome = commit_and_record(store, before, orders, warn)
+        outcome = commit_and_record(store, before, transitions, warn)
     if outcome.rejected:
         raise EhBalanceError("EHB_COMMAND_REJECTED", reason=outcome.rejected[0].reason)
     view = GroupView(outcome.after, now_ms())
@@ -131,7 +133,8 @@ def table(
 ) -> Table:
     """A table of untrusted values. Columns in `right` are right-aligned; columns in `unknown` contain only "-".
 
-    Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; then cells wrap.
+    Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; if it still does
+    not fit, cells wrap.
     """
     cells = [
         [cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)] for row in rows

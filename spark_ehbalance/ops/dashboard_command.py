@@ -27,7 +27,7 @@ def dashboard(
 ) -> None:
     """Show groups on a web page that can be opened only on this machine.
 
-    The page shows owners, lag, findings, members and moves. Press Ctrl-C to end the command. A saved page needs no
+    The page shows owners, lag, findings, members and moves. Press Ctrl-C to stop the command. A saved page needs no
     network.
     """
     with contextlib.ExitStack() as opened:
@@ -45,5 +45,5 @@ def dashboard(
         except OSError as error:
             reason = os.strerror(error.errno or 0)
             raise EhBalanceError("EHB_PORT_UNAVAILABLE", address=f"--port {port}", reason=reason) from None
-        echo(f"Dashboard: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+        echo(f"Dashboard: http://127.0.0.1:{server.server_port}/ (press Ctrl-C to stop)")
         run(server)

@@ -36,5 +36,5 @@ def metrics(
         )
         server.start()
         stores.callback(server.close)
-        typer.echo(f"Serving http://{host}:{port}/metrics. Press Ctrl-C to end it.", err=True)
+        typer.echo(f"Serving http://{host}:{port}/metrics. Press Ctrl-C to stop.", err=True)
         threading.Event().wait()

@@ -15,7 +15,7 @@ from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
 from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
-from spark_ehbalance.ops.common import check_group, check_hub, echo, hub_states, now_ms, operator, order
+from spark_ehbalance.ops.common import check_group, check_hub, commit_command, echo, hub_states, now_ms, operator
 from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.start_checks import CLOCK_TOLERANCE
@@ -60,7 +60,7 @@ def pin(
     """Keep a partition with a member as long as the member is live."""
     _check_exactly_one("pin", {"--to": to is not None, "--remove": remove})
     if to is None:
-        _order(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
+        _commit(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
         echo(f"Partition {partition} is no longer pinned.")
         return
     state = _move(PinTo, lease_table, storage, partition, to, why, handover_timeout)
@@ -79,7 +79,7 @@ def drain(
     The member first finishes its running batch. The query keeps running without partitions; stop it when `status` shows
     that it owns none.
     """
-    _order(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
+    _commit(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
     echo(f"{owner} may claim partitions again." if undo else f"{owner} is leaving.")
 
 
@@ -100,8 +100,8 @@ def seek(
     unless another query claims the partition first. The next batch begins at the new position. In an unowned partition,
     the seek takes effect at once, and an interrupted batch is not run again.
 
-    After seeking back, a Delta table with exactly-once writes receives no event twice. With --all, you can also seek if
-    the hub was recreated under the same name.
+    After seeking back, no event is written twice to a Delta table with exactly-once writes. With --all, you can also
+    seek if the hub was recreated under the same name.
     """
     has_file = positions is not None
     _check_exactly_one("seek", {"PARTITION": partition is not None, "--all": everything, "--positions": has_file})
@@ -118,13 +118,13 @@ def seek(
             file.check(current, [*states])
         requested = file.targets([*states]) if file else dict.fromkeys(epochs, _position(str(to)))
         targets = resolve_targets(requested, options, states, epochs)
-        orders: list[Transition] = [
+        transitions: list[Transition] = [
             Seek(by=operator(), at_ms=now_ms(), partition=id, position=target, force=force, why=why)
             for id, target in targets.items()
         ]
         if everything and before.table is not None and current.created_ms is not None:
-            orders.append(RecordHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
-        order(store, orders, {before.leases[partition].owner for partition in targets})
+            transitions.append(RecordHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
+        commit_command(store, transitions, {before.leases[partition].owner for partition in targets})
     for id, target in targets.items():
         echo(f"Partition {id} continues at sequence number {target.next}.")
     if back := [p for p, target in targets.items() if (at := before.leases[p].checkpoint) and target.next < at.next]:
@@ -150,18 +150,19 @@ def _move(
     except ValueError as allowed:
         raise OptionError("EHB_OPTION_INVALID", option=option, value=value, allowed=allowed) from None
     move = kind(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=timeout_ms)
-    lease = _order(move, lease_table, storage, to).leases[partition]
+    lease = _commit(move, lease_table, storage, to).leases[partition]
     if lease.owner == to:
         return ", which owns it"
     if lease.handover is not None and lease.handover.to == to:
         return f": {lease.owner} hands it over within {lease.handover.timeout_ms / 1000:g} s"
     if lease.owner is None:
         return ", which claims it in its next cycle"
-    return f", which takes it from {lease.owner} when it is active and below its limit"
+    return f", which takes the partition from {lease.owner} once active and below its limit"
 
 
 def _check_exactly_one(command: str, options: Mapping[str, bool]) -> None:
-    """Raise `OptionError` unless exactly one of `options` is given. Its values are whether each option is given."""
+    """Raise `OptionError` unless exactly one of `options` is given. The values are true for the options that were
+    given."""
     *first, last = options
     reason, names = f"{command} requires exactly one of these options", ", ".join(first)
     if sum(options.values()) > 1:
@@ -181,10 +182,10 @@ def _position(to: str) -> UnresolvedPosition:
     return position
 
 
-def _order(transition: Transition, lease_table: str, storage: StorageOptions, member: str | None = None) -> Snapshot:
+def _commit(transition: Transition, lease_table: str, storage: StorageOptions, member: str | None = None) -> Snapshot:
     """Commit a `transition` that concerns `member`. Returns the new state."""
     with storage.open(lease_table, needs_members=True) as store:
-        return order(store, [transition], [member])
+        return commit_command(store, [transition], [member])
 
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:

@@ -88,7 +88,7 @@ def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
 def _of_scala(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
     try:
         if not folder.planned():
-            raise UnusableError("there is no offsets/N")
+            raise UnusableError("its folder offsets contains no files")
         return scala_query_positions(folder, hub)
     except UnusableError as error:
         raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=error) from None

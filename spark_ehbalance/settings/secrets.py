@@ -92,7 +92,7 @@ def redacted(value: str) -> str:
 
 def hide(text: str, secrets: Iterable[str]) -> str:
     """`text` without the `secrets` and the signatures of SAS tokens among them. Signatures are also found if they are
-    escaped, because clients encode them and gateways repeat requests in error pages."""
+    escaped, because clients escape them and gateways quote requests in error pages."""
     given = [secret for secret in secrets if secret]
     signatures = [found for sas in given for found in re.findall(r"(?:^|[?&])sig=([^&]+)", unquote(sas))]
     patterns = [*map(re.escape, given), *("".join(map(_with_escapes, signature)) for signature in signatures)]

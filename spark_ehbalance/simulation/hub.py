@@ -69,7 +69,7 @@ class SimulatedHub:
         self._rates = {}
 
     def start(self, now: float) -> None:
-        """Start a query. The group reads the events that arrive after its first query's start."""
+        """Start a query. The group reads the events that arrive after its first query started."""
         if self.started is None:
             self.started = now
             for id, partition in self.partitions.items():
@@ -111,8 +111,9 @@ class SimulatedHub:
     def deliver(
         self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
     ) -> dict[str, tuple[int, int]]:
-        """Record that a sink finished `ranges`. If a higher epoch disconnected a receiver, only the events before that
-        count. `part` returns the fraction of the batch that was read by a given time. Returns partition → (epoch, end).
+        """Record that a sink finished `ranges`. If a higher epoch disconnected a receiver, only the events read before
+        that count. `part` returns the fraction of the batch that was read by a given time. Returns partition → (epoch,
+        end).
 
         Raises `LostEvents` if earlier events were never delivered.
         """

@@ -1,4 +1,5 @@
-"""The ideal strategy, with which real ones are compared: the nearest balanced layout, and the moves that it takes."""
+"""The ideal strategy, with which real ones are compared: the nearest balanced layout, and the moves needed to reach
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, 
 
 
 def fewest_moves(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> int:
-    """Minimum number of moves that balance the group."""
+    """Minimum number of moves needed to balance the group."""
     fair = fair_counts(owned, partitions, limits)
     return sum(max(0, target - count) for target, count in zip(fair, owned.values(), strict=True))
 

@@ -25,7 +25,7 @@ from spark_ehbalance.simulation.hub import SimulatedHub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
 
-#: Seconds between two measurements of the load. The planner measures every second, with the same averages.
+#: Seconds between two measurements of the load. The planner measures every second; the averages are the same.
 _MEASURE_INTERVAL = 20.0
 
 #: Start of the members' wall clocks, in milliseconds since 1970.
@@ -46,8 +46,8 @@ class World:
 
 @dataclass(slots=True)
 class SimulatedBatch:
-    """A batch in flight. `ranges` maps partition → (epoch, first, end). From the time `paused` on, the batch is
-    suspended for `pause` seconds."""
+    """A batch in flight. `ranges` maps partition → (epoch, first, end). At the time `paused`, the batch is suspended
+    for `pause` seconds."""
 
     ranges: Mapping[str, tuple[int, int, int]]
     began: float
@@ -139,7 +139,7 @@ class Node:
         return Clocks(self._now, START_MS + round(self._now * 1000) + self.skew_ms)
 
     def _at(self, time: float, action: Callable[[], None]) -> None:
-        """Run `action` at `time`, unless another action is scheduled earlier."""
+        """Run `action` at `time`, unless another action has been scheduled by then."""
         self._step = step = self._step + 1
         self._world.engine.at(time, partial(self._do, lambda: step == self._step, action))
 
@@ -285,8 +285,8 @@ class Node:
         return starts
 
     def _end(self) -> None:
-        """End the batch. If a new owner's receiver disconnected this member's, the events after that are not part of
-        it."""
+        """End the batch. If a new owner's receiver disconnected this member's receiver, later events are not part of
+        the batch."""
         batch = self._batch
         assert batch is not None
         self._batch = None

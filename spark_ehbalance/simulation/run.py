@@ -76,7 +76,7 @@ class Simulation:
         scenario = self._scenario
         for _ in range(scenario.members):
             node = self._new_node()
-            # Members of a settled group have started at random times; all others start together.
+            # Members of a settled group started at random times; members of a new group start together.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
         self._record_members()
         self._disturbances.append(("start", 0.0, 0.0))

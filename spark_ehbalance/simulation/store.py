@@ -39,7 +39,7 @@ class SimulatedStore:
         return min(newer, _MAX_LOG_READS) + 1 if newer else 0
 
     def attempt_time(self) -> float:
-        """Seconds of a commit attempt."""
+        """Duration of a commit attempt in seconds."""
         return self._draw(self.settings.commit_seconds)
 
     def write(self, new: Snapshot) -> Snapshot:

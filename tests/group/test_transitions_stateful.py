@@ -40,10 +40,10 @@ from spark_ehbalance.group.expiry import (
     expired_leases,
     expired_members,
     overdue_handovers,
-    untenured_leases,
+    recently_moved_leases,
 )
 from spark_ehbalance.group.model import Author, Lease, Member, MemberState
-from spark_ehbalance.group.orders import Order, PinTo, Seek, Transfer, Unpin
+from spark_ehbalance.group.orders import PartitionCommand, PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.ownership import Ownership
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -243,7 +243,7 @@ class SeveralMembers(RuleBasedStateMachine):
             p for p, handover in pending.items() if now - seen["handover", p][1] >= handover.timeout_ms / 1000
         }
         epochs = {p: seen["epoch", p] for p in leases}
-        assert untenured_leases(observations, now, TENURE) == {
+        assert recently_moved_leases(observations, now, TENURE) == {
             p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE
         }
         assert {p: lease.since for p, lease in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
@@ -281,7 +281,7 @@ class SeveralMembers(RuleBasedStateMachine):
                 self.compare_sought(before.leases[partition], lease, transition.position)
             else:
                 self.compare(before.leases[partition], lease, transition)
-            if isinstance(transition, Order):
+            if isinstance(transition, PartitionCommand):
                 assert lease.owner == before.leases[partition].owner, "an order by itself changes no owner"
         assert after.ownership == Ownership.from_rows(after.leases, after.members), "the index equals a new one"
         self.truth = after if after is before else replace(after, version=before.version + 1)

@@ -61,4 +61,4 @@ def test_system_properties_are_copied_and_rejected_events_are_stored_once(
     (kept,) = spark.read.format("delta").load(settings.unsendable).collect()
     assert (bytes(kept.body), kept.partition, kept.sequenceNumber) == (b"key too long", "0", 1)
     assert kept.reason == "its partition key has 129 characters; the maximum is 128"
-    assert "not copied: sequence numbers" in caplog.text
+    assert "Not copied: sequence numbers" in caplog.text

@@ -56,7 +56,7 @@ def view(
     if not is_routine(written_first):  # strategies do not depend on routine transitions
         draft = apply(draft, written_first).after
         observations, durations = observations.updated(draft, now.monotonic), duration.group_durations(draft)
-    handover = settings.handover_timeout + durations.needs  # the time until the owner can write to the table
+    handover = settings.handover_timeout + durations.needs  # `needs`: until the owner can write to the table
     dead = expired_members(observations, draft, durations, *times) - {member.author.id}
     shown = View(
         me=member.author,

@@ -34,15 +34,15 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The time `since` which the members' limits have left partitions unowned (monotonic seconds; None: no shortage),
-    and whether a warning was logged (`warned`)."""
+    """`since`: when the members' limits began to leave partitions unowned, in monotonic seconds; None if they do not.
+    `warned`: whether a warning was logged."""
 
     since: float | None = None
     warned: bool = False
 
     def note(self, view: View, *, at_once: bool) -> tuple[Shortage, str | None]:
-        """The shortage as of `view`, and the warning if one is due. A warning is due `at_once`, or after a lease
-        duration in which other members might have started."""
+        """The shortage as of `view`, and the warning if one is due. With `at_once`, a warning is due immediately;
+        otherwise, it is due after a lease duration, so that other members have time to start."""
         limits, count = [view.snapshot.members[id].max_owned for id in view.active], len(view.snapshot.leases)
         room = sum(limit for limit in limits if limit is not None)
         if not limits or None in limits or room >= count:
@@ -51,7 +51,7 @@ class Shortage:
         if self.warned or not (at_once or view.now - since >= view.lease_duration):
             return Shortage(since, self.warned), None
         return Shortage(since, warned=True), (
-            "The limits of all members leave partitions without an owner. Raise maxPartitionsOwned, or start another "
+            "Because of the members' limits, some partitions have no owner. Raise maxPartitionsOwned, or start another "
             f"query. unowned={count - room} partitions={count} limits={room}"
         )
 

@@ -39,7 +39,7 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 #: Maximum number of never-read partitions claimed by one commit. Resolving a time in this many partitions takes
-#: seconds, in which nothing is renewed.
+#: seconds, during which no lease is renewed.
 _MAX_STARTS = 32
 
 
@@ -86,7 +86,7 @@ class MemberEngine:
         self.members = 1
         #: Balance again at once as long as there are partitions to take.
         self.rebalancing = False
-        #: Number of finished balancing cycles, and of those after which no partition was left to take.
+        #: Number of finished balancing cycles, and how many of them left no partition to take.
         self.cycles = 0
         self.idle_cycles = 0
         #: Consecutive store failures.
@@ -169,7 +169,7 @@ class MemberEngine:
 
     @property
     def recorded_batch(self) -> int:
-        """The number of the query's last begun batch, as recorded in the table."""
+        """The number of the last batch that the query began, as recorded in the table."""
         return self._member.commit_state.begun
 
     @property
@@ -191,7 +191,7 @@ class MemberEngine:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the query or an operator requested to release all partitions for good."""
+        """Whether the query or an operator requested that all partitions be released permanently."""
         return self.query.leaving or (self._member.read_state.drained and not self._hang.drained)
 
     @property
@@ -284,7 +284,8 @@ class MemberEngine:
         latest = turn.latest_ms, self.ends
         turn.decided = [*found(member, read.partitions, read.hub_created_ms, *latest, turn.now.wall_ms)]
         if not member.joined:
-            # Join, then read the other members, then decide, so that members that start together share at once.
+            # Join, then read the other members, then decide, so that members that start together share the partitions
+            # at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
         self._balanced = member.snapshot.ownership
@@ -352,7 +353,7 @@ class MemberEngine:
                 _LOG.info("Checkpoint rejected: %s. partition=%s", rejection.reason, rejection.transition.partition)
         self._member = self._member.after_commit(outcome, turn.now, now.monotonic, self.query)
         self.query = self.query.after_commit(outcome)
-        # If the store keeps no rows of members, every owner counts as a member.
+        # If the store keeps no member rows, every owner counts as a member.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = self._member.in_handover(snapshot)
         decision = turn.decision

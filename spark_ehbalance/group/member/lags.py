@@ -9,7 +9,7 @@ from spark_ehbalance.group.changes import Checkpoint, Renew, Transition
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Lease
 
-#: The lag of a partition from a sequence number on, as reported by the hub; None if unknown.
+#: Looks up a partition's lag, counted from a sequence number; returns None if the hub has not reported it.
 LagLookup = Callable[[str, int], Lag | None]
 
 

@@ -14,8 +14,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Maximum and minimum number of commits in the median. With the median, one slow commit does not count. Two commits are
-#: enough, because members that start together need the median before the first leases expire.
+#: Maximum and minimum number of commits in the median. With the median, a single slow commit has no effect. Two commits
+#: are enough, because members that start together need the median before the first leases expire.
 _MAX_COMMITS, _MIN_COMMITS = 9, 2
 
 
@@ -24,9 +24,9 @@ class LeaseDuration:
     """The durations that apply to the member `author`, in seconds. Call `updated` after each read and commit.
 
     `configured` is the member's option and `group` is the group's duration. `own` is the duration after which others
-    declare this member dead: the one in its row, or the group's if that is shorter. `durations` are all members' as of
-    the last read or commit. `commits` are the durations of the last commits in seconds. `too_long_since` is set on the
-    leader only: the monotonic time since which the group's duration has been too long.
+    declare this member dead: the one in its row, or the group's if that is shorter. `durations` are those of all
+    members as of the last read or commit. `commits` are the durations of the last commits in seconds. `too_long_since`
+    is set on the leader only: the monotonic time since which the group's duration has been too long.
     """
 
     author: Author
@@ -93,6 +93,6 @@ class LeaseDuration:
         if wanted_ms >= present:
             return right, []
         since = now if self.too_long_since is None else self.too_long_since
-        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # the present duration may be absurd
+        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # not the current duration, which may be far too long
         change = SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)
         return replace(self, too_long_since=since), [change] if lowers else []

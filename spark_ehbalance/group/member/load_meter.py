@@ -82,8 +82,8 @@ class LoadMeter:
     ) -> LoadMeter:
         """The state after a measurement; unchanged if none is due.
 
-        `ends` are the sequence numbers after the partitions' last events, and `positions` those at which reading
-        continues. `cpu` is None if the host does not report it.
+        `ends` are the sequence numbers after the partitions' last events, and `positions` are the sequence numbers at
+        which reading continues. `cpu` is None if the host does not report it.
         """
         if not self.is_due(now):
             return self
@@ -97,7 +97,7 @@ class LoadMeter:
         )
 
     def loads(self) -> dict[str, Load]:
-        """The load of each partition measured for long enough."""
+        """The loads of the partitions that have been measured for long enough."""
         return {
             p: partition.load
             for p, partition in self._partitions.items()
@@ -128,7 +128,7 @@ class LoadMeter:
 
 
 def _weight(since: float, before: float, now: float) -> float:
-    """The weight of a measurement from `before` to `now` in a moving average that began at `since`. At first the
-    weights make the average equal to the mean."""
+    """The weight of a measurement from `before` to `now` in a moving average that began at `since`. The first weights
+    make the average equal to the mean of all measurements so far."""
     passed = now - before
     return max(1 - math.exp(-passed / _MEMORY), passed / (now - since)) if passed > 0 else 0.0

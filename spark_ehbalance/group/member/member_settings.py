@@ -19,8 +19,8 @@ _SEPARATE_RENEWAL_PART, _SEPARATE_EARLY_PART = 0.6, 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A member's strategy, and its times in seconds. `lease_duration` becomes the group's if this member is its leader;
-    the lease duration in force is in the table."""
+    """A member's strategy and other settings; times are in seconds. `lease_duration` becomes the group's if this member
+    is its leader; the lease duration in force is in the table."""
 
     strategy: Strategy
     lease_duration: float
@@ -44,7 +44,7 @@ class Settings:
     tidy_interval: float = TIDY_INTERVAL
     #: No other member exists, so leases never expire, even if the process was suspended.
     alone: bool = False
-    #: The store's capabilities. Without `atomic` writes, routine transitions wait for the next balancing.
+    #: The store's capabilities. Without `atomic` writes, routine transitions wait for the next balancing cycle.
     capabilities: Capabilities = LEASE_TABLE
 
     @property

@@ -73,8 +73,9 @@ class ReadState:
 
     Times are monotonic: `at` is the end of the read, `begun` is its start, `before` is the start of the previous read,
     and `changed_at` is the first read of the present version. `unwritable_at` is the last read at which the table had
-    not changed for half a lease duration: all live members try to write within a third, so none of them can write, and
-    no lease expires. `tried` is the time of the last attempt to read, and `failed` is whether it failed.
+    been unchanged for half a lease duration. Every live member tries to write within a third of it, so the table was
+    unwritable, and no lease expires. `tried` is the time of the last attempt to read, and `failed` is whether it
+    failed.
 
     A process may be suspended during a read, so the result is only valid as of the read's start.
     """
@@ -160,7 +161,7 @@ class Membership:
     ) -> Membership:
         """The state before the first read. `checked` is the snapshot that was compared with the query's checkpoint."""
         duration = LeaseDuration.initial(author, settings.lease_duration)
-        # The first partitions give an empty table its id.
+        # An empty table gets its id when its first partitions are added.
         state = GroupState(checked.leases, checked.table) if checked and checked.leases else GroupState()
         return cls(author, settings, resume or {}, duration, group_state=state)
 
@@ -291,7 +292,7 @@ class Membership:
         if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
-            # Other members' durations count from the next read, by which all of them can have read this commit.
+            # Other members' durations apply from the next read, because by then all of them can have read this commit.
             observations = observations.restarted()
         state, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
         return replace(member, group_state=state, commit_state=written)._with_leases(snapshot, now, _renewed(outcome))
@@ -320,7 +321,7 @@ class Membership:
     def still_valid(self, holdings: Mapping[str, OwnedLease], now: float) -> Mapping[str, OwnedLease]:
         """The leases among `holdings` that have not expired at monotonic time `now`.
 
-        All of them count as valid if the table was unwritable a short time ago, because other members then wait for a
+        All of them count as valid if the table was unwritable until recently, because other members then wait for a
         full lease duration again. They also count as valid while the store is unavailable, because nobody can take them
         in the table, and the hub's owner levels prevent two readers at the same time. A process that was suspended owns
         nothing until its next read.
@@ -407,8 +408,8 @@ class Membership:
         state = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
         if own == self.owned_leases.leases and not renewed:
             return replace(self, group_state=state)
-        # A lease that another member handed over is valid from the handover, which followed the last read without the
-        # lease.
+        # A lease that another member handed over is valid from the handover, which was after the last read that did not
+        # contain the lease as owned.
         since = self.read_state.before if renewed is None else self.read_state.begun
         holdings = {}
         for lease in own:

@@ -16,7 +16,7 @@ from spark_ehbalance.group.strategies.base import Decision
 _JITTER = (0.8, 1.2)
 
 #: Renewals are early by up to this fraction of their interval. Otherwise, members that started together would always
-#: renew at the same moments: 200 members then lost 4 races per commit instead of 0.5.
+#: renew at the same time: in a test with 200 members, each commit then lost 4 races instead of 0.5.
 _MAX_RENEWAL_LEAD = 0.2
 
 _NEVER = float("inf")
@@ -26,13 +26,13 @@ _NEVER = float("inf")
 #: available again.
 FIRST_PAUSE = 0.1
 
-#: Versions between two maintenance runs of the leader, unless `Settings.tidy_interval` ends earlier. A new reader reads
-#: at most this many log files, which takes about a second on a storage account.
+#: Number of table versions between two maintenance runs of the leader, unless `Settings.tidy_interval` ends first. A
+#: new reader reads at most this many log files, which takes about a second on a storage account.
 _TIDY_VERSIONS = 100
 
 
 def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
-    """Whether the leader must run maintenance. `versions` and `passed` seconds count from the last run."""
+    """Whether the leader must run maintenance. `versions` and `passed` (seconds) are counted from the last run."""
     return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
 
 
@@ -48,7 +48,7 @@ class Pace:
 
     Before `others_until`, only due renewals are committed. Before `routine_at`, no commit contains only routine
     transitions. Before `progress_at`, no commit contains only progress, unless the member is `hurried` because others
-    wait for its progress. A commit that must wait is `held_until` its time comes. `latency` is the moving average of a
+    wait for its progress. A commit that must wait is held until `held_until`. `latency` is the moving average of a
     commit's duration. `ahead` is the fraction of their interval by which the next renewals are early.
     """
 
@@ -72,7 +72,7 @@ class Pace:
 
     @property
     def is_holding(self) -> bool:
-        """Whether a commit waits."""
+        """Whether a commit is being held."""
         return self.held_until < _NEVER
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
@@ -128,7 +128,7 @@ class Pace:
 
 def pause(settings: Settings, rng: random.Random, failures: int, renewal_interval: float) -> float:
     """Seconds to wait after consecutive store `failures`."""
-    longest = min(renewal_interval / 2, settings.balance_interval)  # a member that retries keeps its leases
+    longest = min(renewal_interval / 2, settings.balance_interval)  # the retry comes before the leases expire
     return jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), longest), rng)
 
 

@@ -114,8 +114,8 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-        # This release is rejected if the handover was accepted, because the epoch changed, and accepted if the next
-        # owner has left.
+        # If the handover was accepted, the epoch has changed and this release is rejected. If the next owner has left,
+        # the release is accepted.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 
@@ -159,8 +159,8 @@ def _changed_load(member: Membership, query: QueryState, partition: str) -> Load
 def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transition]:
     """Claims of an earlier process's leases. Each start thereby gets a new epoch, which fences the earlier process.
 
-    Leases beyond this member's limit are released, preferably leases that the earlier process was not reading. Pending
-    handovers to this member beyond the limit are cancelled.
+    Leases beyond this member's limit are released, starting with those that the earlier process was not reading.
+    Pending handovers that would exceed the limit are cancelled.
     """
     by, limit = member.author, member.settings.max_owned
     own = _resumable(member, snapshot)

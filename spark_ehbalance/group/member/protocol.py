@@ -30,8 +30,8 @@ class GroupRead:
 
 @dataclass(frozen=True, slots=True)
 class PositionsResolved:
-    """The resolved starting `positions`, without the partitions for which the hub did not answer; None if it did not
-    answer at all."""
+    """The resolved starting `positions`, without the partitions for which the hub did not respond; None if the hub did
+    not respond at all."""
 
     positions: Mapping[str, Position] | None
 

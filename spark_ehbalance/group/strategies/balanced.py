@@ -58,7 +58,7 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
         if candidates:
             reason = f"steal, because {own} is below the share of {share} and no partition is unclaimed"
             return rng.choice(candidates), reason
-    # This rule is not in the SDKs. Without it, one owner's pins could leave the other owners uneven.
+    # This rule is not in the SDKs. Without it, one owner's pins could leave the other owners' partition counts uneven.
     uneven = [p for owner, theirs in owned.items() if len(theirs) > own + 1 for p in distribution.movable(owner)]
     if uneven:
         return rng.choice(uneven), f"steal, because {own} is below the share of {share} and another owner has two more"

@@ -10,7 +10,7 @@ from typing import Any
 from spark_ehbalance.group.changes import CancelHandover, Claim, Defend, RequestHandover, Steal, Transition
 from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT, LEASE_DURATION
 from spark_ehbalance.group.durations import minimum_tenure
-from spark_ehbalance.group.expiry import Observations, untenured_leases
+from spark_ehbalance.group.expiry import Observations, recently_moved_leases
 from spark_ehbalance.group.model import Author, MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 
@@ -28,8 +28,8 @@ class View:
     partitions that this member may own; None means no limit. `handover_timeout_ms` is the option `handoverTimeout`.
 
     `pinned` are the partitions assigned by an operator, which a strategy does not move. `now` is the observer's
-    monotonic time in seconds; `observations` contain the age of each row by the same clock, for strategies with waiting
-    times. `lease_duration` is in seconds. `memory` is the memory of the member's last `Decision`, or None at first.
+    monotonic time in seconds; `observations` contain the age of each row by the same clock, for strategies that wait.
+    `lease_duration` is in seconds. `memory` is the memory of the member's last `Decision`, or None at first.
     """
 
     me: Author
@@ -56,9 +56,9 @@ class View:
         )
 
     @property
-    def untenured(self) -> frozenset[str]:
+    def recently_moved(self) -> frozenset[str]:
         """The partitions whose owner changed within the minimum tenure."""
-        return untenured_leases(self.observations, self.now, minimum_tenure(self.lease_duration))
+        return recently_moved_leases(self.observations, self.now, minimum_tenure(self.lease_duration))
 
     def limit(self, id: str) -> int | None:
         """The maximum number of partitions that the member `id` may own; None if it has no limit or is not a member."""
@@ -94,7 +94,7 @@ class View:
         """The request to hand a lease over to `to`, by default to this member.
 
         The default timeout is max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout.
-        It gives the batch time to end, because events of a partition that is claimed earlier are read twice.
+        The timeout gives the batch time to end: if a partition is claimed earlier, its events are read twice.
         """
         return RequestHandover(
             by=self.me,

@@ -1,9 +1,9 @@
 """This product's own strategy: members register before they own partitions, and only surplus partitions move, by
 handover.
 
-Every member computes the same target from the same snapshot and acts only on its own partitions in the target, so that
-no two members claim the same partition. Ownership is projected, which means that pending handovers count as done. The
-target changes the projected ownership as little as possible:
+Every member computes the same target from the same snapshot and takes only the partitions that the target assigns to
+it, so that no two members claim the same partition. Ownership is projected, which means that pending handovers count as
+done. The target changes the projected ownership as little as possible:
 
     1. unassigned partitions go to the least loaded member, the heaviest first
     2. partitions move from the most loaded member to the least loaded one as long as
@@ -19,8 +19,8 @@ A group in which no partition has a live owner waits for members that start at t
     wait = one step after the last join, at most 3 steps in total
 
 The ideas come from Kafka's cooperative assignor (membership by heartbeat, only the surplus moves, initial rebalance
-delay), the Kinesis client 3 (moving averages, a tolerance of 10 %, minimum tenure), and Pulsar's transfer shedder (the
-destination is named in advance).
+delay), the Kinesis Client Library 3 (moving averages, a tolerance of 10 %, minimum tenure), and Pulsar's transfer
+shedder (the destination is named in advance).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
         plan.take(partition, id)
         unassigned.add(partition)
     plan.give_to_least_loaded(unassigned)
-    fixed = view.untenured - unassigned if skewed else frozenset[str]()
+    fixed = view.recently_moved - unassigned if skewed else frozenset[str]()
     while (move := plan.improvement(TOLERANCE if skewed else 0.0, fixed | view.pinned)) is not None:
         partition, source, to = move
         plan.take(partition, source)
@@ -147,7 +147,7 @@ STRATEGY = Declaration(
     cooperative,
     origin="(own design)",
     rule="free partitions are claimed at once by the members that should own them; only surplus partitions move, by "
-    "handover; shares are weighted by load if it is skewed",
+    "handover; shares are weighted by load if the load is skewed",
     reactive=True,
     resolves_stuck_handovers=True,
 )

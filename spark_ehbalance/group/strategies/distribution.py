@@ -26,7 +26,7 @@ class Distribution:
 
     @classmethod
     def from_view(cls, view: View) -> Distribution:
-        """The distribution in `view`. As in the Event Processor, the only owner without partitions is `me`."""
+        """The distribution in `view`. As in the Event Processor, only `me` is listed even if it owns no partitions."""
         expired, leases = view.expired, view.snapshot.leases
         owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
         free: list[str] = []

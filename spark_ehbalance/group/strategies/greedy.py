@@ -5,8 +5,8 @@ cycle after cycle without a pause:
 
     repeat the rule of `balanced` until it takes nothing
 
-Here the cycles are simulated on one view, so that all claims are one commit. Another cycle follows at once if this one
-took a partition.
+Here the cycles are simulated on one view, so that one commit contains all claims. Another cycle follows at once if this
+one took a partition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fallback for a group whose members have different strategies, for example while queries are changed one by one.
 
 Two strategies might undo each other's moves. So while the live active members have different strategies, each member
-decides by `cooperative`, which only requests a surplus, computes the same target on every member, and counts pending
+uses `cooperative`, which requests only surplus partitions, computes the same target on every member, and counts pending
 handovers as done. When the last member with the old strategy has left, the others return to their own.
 
 A strategy starts without memory after a different strategy decided, because the times in its memory are obsolete.
@@ -31,7 +31,7 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     def decide(view: View) -> Decision:
         names = _strategies(view)
         mixed = len(names) > 1
-        if mixed and "" in names:  # a consumer's client balances counts, so it would undo moves by load
+        if mixed and "" in names:  # a consumer's client balances partition counts, so it would undo moves by load
             leases = {p: replace(lease, load=None) for p, lease in view.snapshot.leases.items()}
             view = replace(view, snapshot=replace(view.snapshot, leases=leases))
         chosen, last = cooperative if mixed else strategy, view.memory

@@ -86,11 +86,11 @@ def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
 def _ended(view: View) -> list[Transition]:
     """The transitions that end transfers: this member's own transfers after the minimum tenure and, if it is the oldest
     active member, transfers to members that have left."""
-    me, active, leases, untenured = view.me, view.active, view.snapshot.leases, view.untenured
+    me, active, leases, recently_moved = view.me, view.active, view.snapshot.leases, view.recently_moved
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():
         lease = leases[partition]
-        kept = lease.owner == pin.to == me.id and partition not in untenured
+        kept = lease.owner == pin.to == me.id and partition not in recently_moved
         if pin.transfer and (kept or (pin.to not in active and active[:1] == (me.id,))):
             ended.append(EndTransfer(by=me, at_ms=view.at_ms, partition=partition, epoch=lease.epoch))
     return ended

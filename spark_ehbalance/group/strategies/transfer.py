@@ -116,7 +116,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     memory = view.memory
     if not isinstance(memory, _Memory) or view.now - memory.cycle_at > _MAX_CYCLE_GAP * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or an outage of the table
-    recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
+    recent = memory.moved & (view.recently_moved | view.snapshot.ownership.pending.keys())
     memory = replace(memory, cycle_at=view.now, moved=recent)
     observations = view.observations.members
     silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: In a skewed group, a member sheds load only if its load exceeds the mean by this fraction, as in the Kinesis client
-#: 3.
+#: In a skewed group, a member sheds load only if its load exceeds the mean by this fraction, as in the Kinesis Client
+#: Library 3.
 TOLERANCE = 0.1
 
 #: Smaller differences of loads and weights are rounding errors.

@@ -77,7 +77,7 @@ import random
 from tests.group.strategies.test_cooperative import assignment, random_skewed_group, view_of
 for seed in range(40):
     snapshot = random_skewed_group(random.Random(seed))
-    print(sorted(assignment(view_of(snapshot, "member-0", untenured=sorted(snapshot.leases)[1::2])).items()))
+    print(sorted(assignment(view_of(snapshot, "member-0", recently_moved=sorted(snapshot.leases)[1::2])).items()))
 """
 
 

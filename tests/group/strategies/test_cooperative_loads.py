@@ -128,6 +128,6 @@ def test_slightly_different_loads_cause_no_moves(
     leases = given_layout(data.draw, names, count)
     loaded = [replace(lease, load=Load(rate * rng.uniform(0.8, 1.2), rate * rng.uniform(0.8, 1.2))) for lease in leases]
     without, with_loads = snapshot_of(names, leases), snapshot_of(names, loaded)
-    assert assignment(view_of(with_loads, names[0], untenured=with_loads.leases)) == assignment(
+    assert assignment(view_of(with_loads, names[0], recently_moved=with_loads.leases)) == assignment(
         view_of(without, names[0])
     )

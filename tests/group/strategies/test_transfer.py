@@ -111,7 +111,7 @@ def test_moved_partitions_stay_for_the_minimum_tenure() -> None:
     moved, now = [], snapshot
     for _ in range(8):
         now = heartbeats(now)
-        decision = ann.decide(now, untenured=frozenset(now.leases))
+        decision = ann.decide(now, recently_moved=frozenset(now.leases))
         moved += moves([decision])
         now = apply(now, decision.transitions).after
         leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}

@@ -21,7 +21,7 @@ def view_of(
     live: Iterable[str] | None = None,
     expired: Iterable[str] = (),
     overdue: Iterable[str] = (),
-    untenured: Iterable[str] = (),
+    recently_moved: Iterable[str] = (),
     pinned: Iterable[str] = (),
     seed: int = 1,
     now: float = 0.0,
@@ -39,7 +39,7 @@ def view_of(
         overdue=frozenset(overdue),
         pinned=frozenset(pinned),
         now=now,
-        observations=replace(observations or Observations(), epochs=dict.fromkeys(untenured, Observation(now))),
+        observations=replace(observations or Observations(), epochs=dict.fromkeys(recently_moved, Observation(now))),
         **more,
     )
 

@@ -29,7 +29,7 @@ class Dashboard:
         )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline()
-        found = re.fullmatch(r"Dashboard: (http://127\.0\.0\.1:(\d+)/) \(Ctrl-C ends it\)\n", self.first_line)
+        found = re.fullmatch(r"Dashboard: (http://127\.0\.0\.1:(\d+)/) \(press Ctrl-C to stop\)\n", self.first_line)
         assert found is not None, self.first_line + self.end(signal.SIGKILL)[1]
         self.address, self.port = found[1], int(found[2])
 
