@@ -1,12 +1,12 @@
 """The events of one partition, in order, in memory.
 
 A record consists of a gap of `HEADER_SIZE` bytes and the encoded event; in a reader's copy, the gap becomes the header
-of the transfer. Offsets, like the service's, begin at 0, increase by the size in bytes, and jump to multiples of 2^32:
-here after every 11 events, as was once observed. In a geo-replicated hub, an offset consists of the number of the
-primary region, which each promotion increments, the position in bytes, and the sequence number. The service's offsets
-have the same form (azure-sdk-for-go shows `2:-1:-1` for an empty partition), but the meaning of their numbers is not
-documented. The epoch of a sequence number is the region's number, because it counts the changes of the primary region
-(azure-sdk issue 7454); in other hubs, the epoch is -1.
+of the transfer. Offsets, like the service's, begin at 0, increase by the size in bytes, and jump to multiples of 2^32.
+Here they jump after every 11 events, as was once observed. In a geo-replicated hub, an offset consists of the number of
+the primary region, which each promotion increments, the position in bytes, and the sequence number. The service's
+offsets have the same form (azure-sdk-for-go shows `2:-1:-1` for an empty partition), but the meaning of their numbers
+is not documented. The epoch of a sequence number is the region's number, because it counts the changes of the primary
+region (azure-sdk issue 7454); in other hubs, the epoch is -1.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import NamedTuple
 
-#: Maximum number of marks per partition. With this many, neighbouring marks from the last day are at most about half
-#: their age apart.
+#: Maximum number of marks per partition. With this number, the distance between neighbouring marks from the last day is
+#: at most about half their age.
 _MAX_MARKS = 32
 
 

@@ -30,7 +30,7 @@ _TOKEN_REFUSED = "CBS Token authentication failed."
 _MAX_TEXT_LENGTH = 1000
 
 #: Seconds for which a hub must be reported missing before it counts as missing. While the service moves a hub between
-#: its machines, it may report the hub missing for a moment, and one wrong answer must not fail a query.
+#: its machines, it may report the hub missing for a moment, and one such answer must not fail a query.
 _MISSING_FOR = 2.0
 
 

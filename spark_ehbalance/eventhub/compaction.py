@@ -25,7 +25,7 @@ _SLOWDOWN = 3
 #: Time limit of one receiver in seconds.
 _MAX_SECONDS = 18.0
 
-#: Factor by which the distance from a receiver's start to the position grows while no event remains in between.
+#: Factor by which the distance between a receiver's start and the position grows if no event remains in between.
 _GROWTH = 64
 
 _PREFETCH, _MAX_EVENTS = 300, 1000

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-#: Maximum requests per second of a group, and also of a starting query: just under half of the service's limit, so that
-#: the two together stay within it, including requests for the list of partitions.
+#: Maximum requests per second of a group, and also of a starting query. It is just under half of the service's limit,
+#: so that a group, a starting query and their requests for the list of partitions together stay within that limit.
 MAX_REQUESTS = 24.0
 
 #: Maximum number of partitions in the first request: two seconds' worth, so that a query can start reading some of its
@@ -121,8 +121,9 @@ class PollSchedule:
         return max(self.not_before, self.requested_at + pause)
 
     def choose(self, partitions: Sequence[str], *, also_others: bool) -> tuple[PollSchedule, list[str]]:
-        """Choose the `partitions` to request now: at most `MAX_NEW` new ones, and as many of the stale and watched
-        ones (with `also_others`: of all) as the limit allows in a second, oldest state first."""
+        """Choose the `partitions` to request now: at most `MAX_NEW` new ones, and as many stale and watched ones as the
+        limit allows in a second, those with the oldest states first. With `also_others`, all partitions count as
+        watched."""
         most = max(1, int(self.most_requests / self.members))
         unknown = [partition for partition in partitions if partition not in self.known_at]
         new = unknown[:MAX_NEW]
@@ -137,8 +138,9 @@ class PollSchedule:
     def answered(
         self, requested: Sequence[str], began: float, *, changed: bool, others: int = 0, ended: float | None = None
     ) -> PollSchedule:
-        """Record that the partitions `requested` at `began` were answered. `changed` is whether a state differs from
-        before, `others` the number of other requests, and `ended` the time of the last request if they took a while."""
+        """Record that the partitions `requested` at `began` were answered. `changed` means that a state differs from
+        before. `others` is the number of other requests, and `ended` the time of the last request if the requests took
+        a while."""
         rate = self.most_requests / self.members
         if self.unknown:  # `HubMetadata` limits the rate per connection only
             not_before = began if ended is None else ended + _SECOND

@@ -143,7 +143,7 @@ def data_body(parts: Iterable[bytes | None]) -> bytes | None:
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
-    """The body of an event sent as AMQP sequences: the sequences as text, because they are not bytes."""
+    """The body of an event sent as AMQP sequences, which are converted to text because they are not bytes."""
     return value_body([item for part in parts for item in part])
 
 

@@ -106,7 +106,7 @@ class Sender:
             ]
             self.busy = sum(isinstance(cause, ServerBusyError) for cause in errors)
             self.close()
-            # prefers an error that a retry cannot fix, otherwise throttling
+            # prefers errors that a retry cannot fix, then throttling
             raise min(
                 errors, key=lambda cause: (isinstance(cause, TransientError), not isinstance(cause, ServerBusyError))
             ) from error

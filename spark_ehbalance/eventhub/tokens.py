@@ -1,6 +1,6 @@
 """Caches a credential's tokens. Fetches the next token before the current one expires, or after it was refused.
 
-azure-identity returns a cached token until five minutes before it expires; a credential from a callable may not cache
+azure-identity returns a cached token until five minutes before it expires; a callable's credential might not cache
 tokens at all.
 """
 

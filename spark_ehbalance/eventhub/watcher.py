@@ -41,10 +41,10 @@ REMEMBERED_OFFSETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The hub's state, as of its responses. The times are monotonic: `answered_at` of the last response, `listed_at` of
-    the request that returned the last list of partitions, and `connected_at` of the connection. `error` is the failure
-    of the last request, and `silent_since` the time of the first request that failed since the last response. `is_gone`
-    means that the hub no longer exists."""
+    """The hub's state as of its last responses. Times are monotonic: `answered_at` is the time of the last response,
+    `listed_at` the time of the request that returned the last list of partitions, and `connected_at` the time of
+    connecting. `error` is the failure of the last request, and `silent_since` the time of the first request that failed
+    since the last response. `is_gone` means that the hub no longer exists."""
 
     partitions: tuple[str, ...] = ()
     states: Mapping[str, PartitionState] = field(default_factory=dict)
@@ -212,9 +212,9 @@ class HubWatcher:
         return HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Event hub {self.name}", reason=reason)
 
     def _refresh(self, requested: Sequence[str], patience: float = float("inf")) -> float:
-        """Request the states of the `requested` partitions, and wait until the hub has answered for all of them that
-        exist, has been silent for the timeout, or no longer exists, but at most `patience` seconds. Returns the time of
-        the call."""
+        """Request the states of the `requested` partitions. Wait at most `patience` seconds for the hub's answers for
+        all of them that exist; stop if the hub is silent for the timeout or no longer exists. Returns the time of the
+        call."""
         with self._condition:
             since = self._list_since = time.monotonic()
             self._schedule = self._schedule.refresh(requested, since)

@@ -50,7 +50,7 @@ _CODES = {
 }
 
 # Freed below, so that glibc keeps freed blocks of up to this size. Otherwise, it would return the arrays of every batch
-# (up to 1 MB each) to the system, at a quarter of the cost of an event of 100 bytes.
+# (up to 1 MB each) to the system, which adds a quarter to the cost of an event of 100 bytes.
 _block = np.empty(8 << 20, np.uint8)
 del _block
 

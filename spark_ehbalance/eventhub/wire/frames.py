@@ -142,7 +142,7 @@ class FrameReader:
         #: Whether a write has failed.
         self.broken = False
         self._source: Source | None = None
-        self._data = bytearray()  # bytes that were not returned yet
+        self._data = bytearray()  # received bytes that were not returned yet
 
     def taken_over(self) -> tuple[Source, bytes] | None:
         """The source, and the bytes after the last frame, for the reader that takes over; None if no frame was read."""

@@ -30,8 +30,7 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Number of zero-byte array elements that a message may have in addition to one per byte of the message: one small
-#: array.
+#: A message may have as many zero-byte array elements as it has bytes, plus this number: the size of one small array.
 _SMALL_ARRAY = 255
 
 #: Names of the fields of the properties section, in wire order.

@@ -51,8 +51,8 @@ _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 #: the body.
 _MAX_TEMPLATE_BYTES = 1024
 
-#: Maximum number of pairs per map, because every map costs as much time and memory as the largest one. Larger maps, if
-#: they are at most one in `_OUTLIERS`, are left to the slow path.
+#: Maximum number of pairs per map, because every map costs as much time and memory as the largest one. For the same
+#: reason, the largest maps, at most one in `_OUTLIERS`, are left to the slow path.
 _MAX_PAIRS = 64
 _OUTLIERS = 64
 

@@ -144,8 +144,8 @@ class SendingLink:
             self._session.next_outgoing_id = batches
 
     def _answered(self, fields: list[Any]) -> None:
-        """Handle a disposition in place of the client's link. The client also passes dispositions of the peer's own
-        deliveries."""
+        """Handle a disposition in place of the client's link. The client also passes on dispositions of the peer's own
+        deliveries, which are ignored."""
         by_receiver, first, last, settled, outcome, _ = fields
         if not (by_receiver and settled):
             return

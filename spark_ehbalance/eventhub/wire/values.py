@@ -122,8 +122,8 @@ def end_of(data: bytes, pos: int) -> int:
     return pos
 
 
-#: The errors that `decode` can raise. Callers convert them to a `MalformedError` once, which is cheaper than for each
-#: value.
+#: The errors that `decode` can raise. Callers convert an error to a `MalformedError` once, because handling errors for
+#: each value would cost more.
 MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
 
 

@@ -269,7 +269,7 @@ class BlobStore(LeaseTable):
                 row = written = self._with_owner(row, wanted)
         except (LostRaceError, StoreUnavailableError, _NoOffsetError) as error:
             return _Written(written, error)
-        # Not the renewal counter, which may count a checkpoint.
+        # The row keeps its renewal counter, because the wanted lease's may count a checkpoint.
         rest = replace(row.lease, load=wanted.load, owned_since_ms=wanted.owned_since_ms)
         return _Written(replace(row, lease=rest))
 
