@@ -138,7 +138,22 @@ def vacuumed(table: Path, times: int = 1) -> None:
 #: Properties that tables created by older versions do not have.
 NEW_PROPERTIES = ("delta.enableExpiredLogCleanup", "ehbalance.group")
 
+
+def with_statistics(path: str | None = None) -> Change:
+    """Another engine adds statistics to the newest data file, or adds the file at `path`."""
+
+    def write(table: Path) -> None:
+        action = json.loads(newest_log(table).read_text().splitlines()[-1])
+        action["add"] |= {"dataChange": False, "stats": '{"numRecords":4,"nullCount":{}}'} | (
+            {"path": path} if path else {}
+        )
+        write_next_log_file(table, f'{{"commitInfo":{{"operation":"COMPUTE STATS"}}}}\n{json.dumps(action)}')
+
+    return write
+
+
 HARMLESS: dict[str, Change] = {
+    "statistics": with_statistics(),
     "comment": lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
     "column comment": lambda table: DeltaTable(table).alter.set_column_metadata("id", {"comment": "the id"}),
     "catalog's property": lambda table: DeltaTable(table).alter.set_table_properties(
@@ -215,7 +230,10 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "log empty": (lambda table: cut(newest_log(table), 0), LOG),
     "log cut off before its last line": (lambda table: cut_lines(newest_log(table), -1), LOG),
     "checkpoint gone": (lambda table: newest(table).unlink(), LOG),
-    "log file gone": (lambda table: newest(table, "*24.json").unlink(), LOG),
+    "log file gone": (
+        lambda table: newest(table, "*24.json").unlink(),
+        r"rolled back .* _delta_log/0*24\.json is missing",
+    ),
     "log of a commit to come": (write_next_log_file, LOG),
     "checkpoint half written": (lambda table: cut(newest(table), 200), LOG),
     "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
@@ -291,6 +309,7 @@ EDITS: dict[str, tuple[Change, str]] = {
     "all deleted": (lambda table: DeltaTable(table).delete(), "DELETE"),
     "partitions deleted": (lambda table: DeltaTable(table).delete("kind = 'partition'"), "DELETE"),
     "merged": (merged, "MERGE"),
+    "another file": (with_statistics("lease.parquet"), "COMPUTE STATS"),
     "the same rows in another file": (rewritten(lambda rows: rows), "WRITE"),
     "the same rows again": (rewritten(lambda rows: rows, "append"), "WRITE"),
 }
@@ -341,6 +360,18 @@ def test_table_created_with_or_without_rows_is_read(tmp_path: Path, table: Path)
             assert store.read() == read(path)
             assert store.read().leases == (content.leases if rows else {})
             committed(store, Heartbeat(by=ANN, at_ms=9) if rows else Join(by=ANN, at_ms=9))
+
+
+def test_truncated_creation_is_an_error(tmp_path: Path, table: Path) -> None:
+    content, path = read(table), tmp_path / "new"
+    with DeltaStore(str(path)) as store:
+        store.create(content.group, content)
+    cut_lines(newest_log(path), -1)
+    with raises(StoreDamagedError, "EHB_LEASE_TABLE_DAMAGED", problem=f"_delta_log/{0:020}.json is cut off"):
+        read(path)
+    # Tables created by older versions do not have the number of actions.
+    newest_log(path).write_text(newest_log(path).read_text().replace("ehbalance.actions", "x"))
+    assert read(path).leases == {}
 
 
 def recreate(table: Path) -> None:

@@ -3,6 +3,7 @@ outcome, and stale handles."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -16,16 +17,19 @@ from typing import Any
 import obstore
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import ConflictError, StoreError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat, Renew
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.lease_table.delta import maintenance
+from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.contenders import Opening
 from tests.lease_table.contenders import processes as contenders
 from tests.lease_table.delta_tables import assert_one_line_with, change, commit_by_bob
 from tests.lease_table.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, committed
+from tests.raising import raises
 
 __all__ = ["contenders"]
 
@@ -213,6 +217,46 @@ def test_commits_into_a_recreated_table_are_withdrawn(tmp_path: Path, commits: i
                 forgotten.read()
             assert current.write(current.read(), current.read()).version == 1
     assert DeltaTable(uri).version() == 1
+
+
+def test_interleaved_commits_into_a_restored_copy_are_withdrawn(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folder, "is_local", False)  # storage accounts are checked only on every tenth read
+    shutil.copytree(uri, f"{uri}-copy")
+    with DeltaStore(uri) as store:
+        copied = store.read()
+        for _ in range(3):
+            committed(store, Heartbeat(by=BOB, at_ms=9))
+    handles = [(mine, ANN), (theirs, BOB)]
+    for handle, _ in handles:
+        handle.read()
+    shutil.rmtree(uri)
+    shutil.move(f"{uri}-copy", uri)
+    for handle, author in handles * 10:
+        with contextlib.suppress(StoreReplacedError):
+            committed(handle, Heartbeat(by=author, at_ms=9))
+    for handle, _ in handles:
+        with raises(StoreReplacedError, "EHB_LEASE_TABLE_ROLLED_BACK"):
+            handle.read()
+    with DeltaStore(uri) as fresh:
+        assert fresh.read() == copied
+
+
+def test_incomplete_listing_is_not_a_replaced_table(
+    uri: str, mine: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing of a local folder can miss a file created at the same time."""
+    committed(mine, RENEWAL)
+    listed = Folder.listed
+    monkeypatch.setattr(Folder, "listed", lambda *args: [file for file in listed(*args) if "1.json" not in file.name])
+
+    def fail(folder: Folder) -> DeltaTable:
+        raise DeltaError("found gap")
+
+    monkeypatch.setattr(Folder, "open_table", fail)
+    with DeltaStore(uri) as fresh, raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", reason="found gap"):
+        fresh.read()
 
 
 # --- concurrent creation -----------------------------------------------------------------------------------------

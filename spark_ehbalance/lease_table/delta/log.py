@@ -14,8 +14,8 @@ from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file
 
 _ENGINE = "spark-ehbalance"
 
-#: Keys in `commitInfo`: the token by which the author recognizes its commit, and the table's id.
-_TOKEN, _TABLE = "ehbalance.commit", "ehbalance.table"
+#: Keys in `commitInfo`: the token by which the author recognizes its commit, the table's id, and the number of actions.
+_TOKEN, _TABLE, _ACTIONS = "ehbalance.commit", "ehbalance.table", "ehbalance.actions"
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
@@ -89,6 +89,7 @@ def creation(metadata: dict[str, Any], *adds: dict[str, Any]) -> bytes:
         "operation": "CREATE TABLE",
         "engineInfo": _ENGINE,
         _TABLE: metadata["metaData"]["id"],
+        _ACTIONS: 3 + len(adds),
     }
     return _lines([{"commitInfo": information}, {"protocol": _PROTOCOL}, metadata, *adds])
 
@@ -129,12 +130,14 @@ def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError`, whose message states the problem. This store's commits end with
-    an `add`, so that a file truncated by a crash is recognized."""
+    """The actions of a log file. Raises `ValueError`, whose message states the problem, also if a crash truncated a
+    file of this store: commits except the first end with an `add`."""
     try:
         # The bytes are split, because a string would also be split at U+2028.
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
-        is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
+        information = _information(actions)
+        is_cut = _TOKEN in information and "add" not in actions[-1]
+        is_cut |= information.get(_ACTIONS, len(actions)) != len(actions)
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("cannot be read") from None
     if not actions:
@@ -151,10 +154,14 @@ def own_add(content: bytes, table: str) -> dict[str, Any] | None:
     return actions[-1] if "add" in actions[-1] and _information(actions).get(_TABLE) == table else None
 
 
-def data_change(content: bytes) -> str | None:
-    """The operation of a commit that adds or removes data files; None for any other commit. Raises `ValueError`."""
+def data_change(content: bytes, files: list[str]) -> str | None:
+    """The operation of a commit that adds or removes data files; None for any other commit, such as one that only adds
+    statistics to the table's only file. `files` are the table's files. Raises `ValueError`."""
     actions = actions_of(content)
-    changes_data = any(action.get("add") or action.get("remove") for action in actions)
+    adds = [add for action in actions if (add := action.get("add"))]
+    changes_data = any(action.get("remove") for action in actions) or any(
+        add.get("dataChange", True) or [add.get("path")] != files for add in adds
+    )
     return str(_information(actions).get("operation", "unknown")) if changes_data else None
 
 

@@ -31,7 +31,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import log, maintenance
-from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, storage_error_text
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
 from spark_ehbalance.lease_table.delta.locations import check_storage, parse_location
 from spark_ehbalance.lease_table.delta.names import (
@@ -228,22 +228,25 @@ class DeltaStore(LeaseTable):
         except TableNotFoundError:
             raise
         except DeltaError as error:
+            missing, later = self._gap()
+            if later and self._log_file(missing) is None:  # the listing may have missed a new file
+                raise self._replaced(f"{commit_file(missing)} is missing") from error
             raise self._folder.unavailable("opened", error) from error
         version = table.version()
         group, metadata = self._checked_metadata(table)
         self._check_not_rolled_back(version)
         newest = self._retained(version)
-        add = self._newest_add(newest, str(table.metadata().id))
+        add = self._newest_add(newest, str(table.metadata().id), file_names(table))
         known = self._read_version(newest, add, group, metadata)
         self._check = _Check(known)
         return known
 
-    def _newest_add(self, newest: _LogFile, table: str) -> dict[str, Any] | None:
-        """The `add` of the last commit with data up to `newest`; None if the table has no rows yet. Raises
-        `StoreReplacedError` if another program made that commit."""
+    def _newest_add(self, newest: _LogFile, table: str, files: list[str]) -> dict[str, Any] | None:
+        """The `add` of the last commit up to `newest` that changed the data `files`; None if the table has no rows yet.
+        Raises `StoreReplacedError` if another program made that commit."""
         file = newest
         while (add := self._own_add(file, table)) is None:
-            if operation := log.data_change(file.content):
+            if operation := log.data_change(file.content, files if file.version else []):
                 raise self._replaced(f"version {file.version} is a foreign commit ({operation})")
             if file.version == 0:
                 return None
@@ -339,15 +342,21 @@ class DeltaStore(LeaseTable):
     def _withdraw_strays(self) -> None:
         """Remove log files that this handle wrote by mistake, since the last check, to the log of a table that replaced
         this one. They follow a gap in that log, so no reader could open that table."""
-        names = [file.name for file in self._folder.listed(LOG)]
-        versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
-        for version, token in sorted(self._check.written):
-            reachable = version <= checkpoint or version - 1 in versions
+        _, later = self._gap()
+        for version, token in self._check.written:
             with contextlib.suppress(FileNotFoundError):
-                if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
+                if version in later and log.is_by(token, self._folder.read(commit_file(version))):
                     self._folder.remove([commit_file(version)])
-                    versions.discard(version)
         self._check = self._check._replace(written=())
+
+    def _gap(self) -> tuple[int, set[int]]:
+        """The first missing version after the checkpoint or the first log file, and the later versions in the log."""
+        names = [file.name for file in self._folder.listed(LOG)]
+        versions = {version for name in names if (version := version_of(name)) is not None}
+        missing = max(log.newest_checkpoint(names), min(versions, default=0)) + 1
+        while missing in versions:
+            missing += 1
+        return missing, {version for version in versions if version > missing}
 
     def _is_stale(self, known: _Known) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
