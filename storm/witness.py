@@ -326,11 +326,12 @@ class Witness:
         if process.gave_up_planning or process.is_of_another_hub or member.query.leaving or owner in self._drained:
             return
         full = most is not None and len(member.owned) >= most
+        progress = {**member.query.resets, **member.query.progress}
         for p, lease in member.leases.items():
             is_free = lease.owner is None and not full and (lease.pin is None or lease.pin.to == owner)
             if not (lease.owner == owner or is_free) or lease.stall_count or lease.handover:
                 continue
-            position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
+            position = position_under(lease.epoch, progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):
                 what = f"{process.author.incarnation} ends at {position.next}, but must have read up to"
                 raise Violation("available now", f"{what} {process.promised[p]}", p)
