@@ -49,7 +49,7 @@ FINDINGS: Mapping[str, FindingKind] = {
     "no_live_member": FindingKind(
         _ERROR,
         "No member is live; the last heartbeat was {silence} ago.",
-        "Start a query with this lease table: it continues at the last checkpoints. If a query is running, it cannot "
+        "Start a query with this lease table: it continues from the last checkpoints. If a query is running, it cannot "
         "write to the table: see its driver's log.",
     ),
     "limits_too_small": FindingKind(
