@@ -133,8 +133,8 @@ class DeltaCheckpointStore(CheckpointStore):
         client may read.
 
         If another member owns a partition, this call requests a handover. It waits for a few seconds, and returns the
-        partition if it is handed over in this time; otherwise a later call returns it. An entry with the owner ""
-        releases its partition.
+        partition if the handover completes in this time; otherwise, a later call returns the partition. An entry with
+        the owner "" releases its partition.
 
         If partitions have lost events, every second call raises `DataLossError`; the calls in between return all other
         partitions.

@@ -1,7 +1,7 @@
 """A lock that serializes commits to a Delta table on a local disk.
 
 On a local disk, Delta checks that the commit file does not exist and then renames its own file to that name. This is
-safe only within a single JVM. If two JVMs commit at the same moment, one commit may be lost silently.
+safe only within a single JVM. If two JVMs commit at the same time, one commit may be lost silently.
 """
 
 from __future__ import annotations

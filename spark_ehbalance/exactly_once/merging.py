@@ -80,7 +80,7 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
     if source is not None and not has_transactions(df):
         raise _several(target, [source, "others"])
     if unknown := options.keys() - {"mergeSchema"}:
-        problem = f"it uses MERGE here, which has no option {min(unknown)}"
+        problem = f"it uses MERGE for this table, and MERGE has no option {min(unknown)}"
         raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed="mergeSchema")
     schema = options.get("mergeSchema", "false").lower() == "true"
     _merged(df, target, source, update=False, one_row=False, schema=schema)

@@ -22,7 +22,7 @@ class Capabilities:
     atomic: bool = True
 
     def owner_level(self, epoch: int) -> int:
-        """The owner level of a lease's reader; without epochs, the level 0 that the Azure SDKs use."""
+        """The owner level of a lease's reader. Without epochs, it is 0, as in the Azure SDKs."""
         return epoch if self.epochs else 0
 
 

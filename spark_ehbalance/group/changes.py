@@ -54,15 +54,15 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
     snapshot.
     """
     state = WorkingCopy.from_snapshot(snapshot)
-    accepted, refused = [], []
+    accepted, rejected = [], []
     for transition in transitions:
         reason = transition.rejection(state)
         if reason is None:
             transition.carry_out(state)
             accepted.append(transition)
         else:
-            refused.append(Rejected(transition, reason))
-    return Outcome(snapshot, state.changed(snapshot), tuple(accepted), tuple(refused))
+            rejected.append(Rejected(transition, reason))
+    return Outcome(snapshot, state.changed(snapshot), tuple(accepted), tuple(rejected))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,14 +458,14 @@ class Claim(Take):
     owned_since_ms: int = 0
 
     def rejection(self, state: WorkingCopy) -> str | None:
-        if refused := Take.rejection(self, state):
-            return refused
+        if reason := Take.rejection(self, state):
+            return reason
         own = state.leases[self.partition].owner == self.by.id
         return None if own else state.full(self.by.id, self.partition)
 
     def why_invalid(self, lease: Lease) -> str | None:
-        if refused := Take.why_invalid(self, lease):
-            return refused
+        if reason := Take.why_invalid(self, lease):
+            return reason
         if lease.owner in (None, self.by.id) or lease.counter == self.unchanged_counter:
             return None
         if (
@@ -638,8 +638,8 @@ class HandOver(LeaseTransition):
     """Hand the lease over as requested. The same commit first writes the owner's last `Checkpoint`."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
-        if refused := LeaseTransition.rejection(self, state):
-            return refused
+        if reason := LeaseTransition.rejection(self, state):
+            return reason
         handover = state.leases[self.partition].handover
         return None if handover and state.is_active(handover.to) else "the next owner is not active"
 

@@ -3,9 +3,10 @@
 A group's commits are sequential, and each member must be able to commit once within a third of the duration:
 
     needed   = 3 × Σ commit time of the active members / STORE_SHARE
-    in force = the leader's leaseDuration × 1.25^n, the first that is at least `needed`
+    in force = the smallest (leader's leaseDuration × 1.25^n) that is at least `needed`
 
-The leader raises the duration at once, and lowers it only after it was clearly too long for a minimum tenure.
+The leader raises the duration at once, and lowers it only after it has been clearly too long throughout a minimum
+tenure.
 
 A member's row contains the duration by which the member renews (`Member.lease_duration_ms`), and other members use only
 that value to decide whether the member expired. Thus the longer duration still applies to an owner that has not yet

@@ -1,6 +1,6 @@
 """Detects expired leases and members without comparing the clocks of two machines.
 
-An observer records when, on its own monotonic clock, it first read each counter at its present value. A lease expires
+An observer records when, on its own monotonic clock, it first read each counter at its current value. A lease expires
 when its counter has not changed for the duration in its owner's row (`durations`). To shorten a cold start, a third of
 the duration is enough if the counter has not changed since the observer's first read and the stored time is older than
 lease duration + clock skew allowance. The wait cannot be zero, because live owners need that third to renew after an

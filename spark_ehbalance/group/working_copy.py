@@ -62,7 +62,7 @@ class Rows(MutableMapping[str, _Row]):
         return None if same else self.all()
 
     def all(self) -> dict[str, _Row]:
-        """All present rows."""
+        """All current rows."""
         # A mapping proxy's own `copy` copies the dictionary in one go; `dict(proxy)` copies it key by key.
         rows = self._rows.copy() if isinstance(self._rows, MappingProxyType) else dict(self._rows)
         rows.update(self._set)

@@ -62,14 +62,14 @@ _FORBIDDEN = {
 }
 
 
-def _refuse(options: Mapping[str, str], *names: str) -> None:
+def _reject(options: Mapping[str, str], *names: str) -> None:
     for name in options:
         if name.lower() in names:
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=name, reason=_FORBIDDEN[name.lower()])
 
 
 def _source(options: Mapping[str, str]) -> Options:
-    _refuse(options, *_FORBIDDEN)
+    _reject(options, *_FORBIDDEN)
     checked = stream_options(options)
     if checked.on_malformed == "keep":
         raise invalid_option("onMalformed", "keep", "fail or skip, because a malformed event cannot be sent")
@@ -77,7 +77,7 @@ def _source(options: Mapping[str, str]) -> Options:
 
 
 def _sink(options: Mapping[str, str]) -> WriteOptions:
-    _refuse(options, "jsonproperties")
+    _reject(options, "jsonproperties")
     return write_options(options)
 
 

@@ -103,7 +103,7 @@ class JsonReader:
         self._budget = _Budget()
         self._convert, self.type = _struct(schema, self._budget)
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=_object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
+            object_pairs_hook=_object, parse_int=_Number, parse_float=_Number, parse_constant=_reject_constant
         )
 
     def read(self, body: bytes | None) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 

@@ -26,7 +26,7 @@ _S = TypeVar("_S", bound="JobSettings")
 #: `SettingError`.
 CheckOptions = Callable[[str, Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
-#: Hub options whose values are paths, in lower case.
+#: Names (in lower case) of hub options whose values are paths.
 _PATHS = ("leasetable", "cafile")
 
 
@@ -70,7 +70,7 @@ def parse_trigger(text: str) -> Mapping[str, Any]:
         raise ValueError(f"availableNow or {allowed}") from None
 
 
-def refuse_secret(name: str, text: str) -> None:
+def reject_secret(name: str, text: str) -> None:
     """Raise `SettingError` if `text`, the value of setting `name`, can only be a secret."""
     if looks_secret(text):
         raise SettingError(
@@ -99,7 +99,7 @@ class JobSettings:
         names = {option_name(field): field for field in declarations(cls)}
         groups = {field.name: field.metadata["group"] for field in dataclasses.fields(cls) if "group" in field.metadata}
         texts = {key.removeprefix(PREFIX): value for key, value in conf.items() if key.startswith("spark.ehbalance.")}
-        _refuse_unknown(texts, list(names), list(groups))
+        _reject_unknown(texts, list(names), list(groups))
         local = conf.get("spark.master", "local").startswith("local")
         values: dict[str, Any] = {}
         for name, field in names.items():
@@ -109,11 +109,11 @@ class JobSettings:
             values[prefix] = check(f"{PREFIX}{prefix}.", options, environment)
             for option, text in options.items():
                 if option.lower() in _PATHS and not local:
-                    _refuse_relative(f"{prefix}.{option}", text)
+                    _reject_relative(f"{prefix}.{option}", text)
         return cls(**values)
 
 
-def _refuse_unknown(texts: Mapping[str, str], names: list[str], groups: list[str]) -> None:
+def _reject_unknown(texts: Mapping[str, str], names: list[str], groups: list[str]) -> None:
     unknown = sorted(key for key in texts if key not in names and key.partition(".")[0] not in groups)
     unknown += sorted(key for key in texts if key in groups)
     if unknown:
@@ -126,7 +126,7 @@ def _read(cls: type[Any], field: str, name: str, text: str, values: dict[str, An
     if not text and cls.__dataclass_fields__[field].default is not dataclasses.MISSING:
         return
     if parse in (parse_location, parse_table):
-        refuse_secret(PREFIX + name, text)
+        reject_secret(PREFIX + name, text)
     try:
         values[field] = parse(text)
     except ValueError as allowed:
@@ -134,10 +134,10 @@ def _read(cls: type[Any], field: str, name: str, text: str, values: dict[str, An
             raise SettingError("EHB_OPTION_REQUIRED", option=PREFIX + name, reason=str(allowed)) from None
         raise _invalid(name, text, str(allowed)) from None
     if not local and (parse is parse_location or (parse is parse_table and is_path(text))):
-        _refuse_relative(name, text)
+        _reject_relative(name, text)
 
 
-def _refuse_relative(name: str, text: str) -> None:
+def _reject_relative(name: str, text: str) -> None:
     if is_relative(text):
         raise _invalid(
             name, text, "an address or an absolute path, because jobs on a cluster resolve a relative path differently"
@@ -154,7 +154,7 @@ def _invalid(name: str, text: str, allowed: str) -> SettingError:
 #: Spark's UI show properties to everybody.
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
-#: Name prefixes of options for secrets, in lower case.
+#: Prefixes (in lower case) of the names of secret options.
 _SECRETS = ("connectionstring", "clientsecret", "storagesecrets.")
 
 

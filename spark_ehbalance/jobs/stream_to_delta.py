@@ -18,7 +18,7 @@ from spark_ehbalance.jobs.settings import (
     parse_location,
     parse_table,
     parse_trigger,
-    refuse_secret,
+    reject_secret,
     required,
     unknown_setting,
 )
@@ -30,7 +30,7 @@ _ONCE = (*OPTIONS, "source")
 
 def _writer(prefix: str, options: Mapping[str, str], _: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in options.items():
-        refuse_secret(redacted(prefix + name), value)
+        reject_secret(redacted(prefix + name), value)
         if name not in _ONCE:
             raise unknown_setting(prefix + name, [prefix + option for option in _ONCE])
     return options

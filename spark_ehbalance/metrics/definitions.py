@@ -81,7 +81,7 @@ MEMBERS = _metric(
 )
 LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the current lease duration")
 OLDEST_RENEWAL = _metric(
-    "oldest_renewal_timestamp_seconds", _GROUP, BOTH, "the oldest renewal time of the owned leases"
+    "oldest_renewal_timestamp_seconds", _GROUP, BOTH, "time of the oldest renewal of an owned lease"
 )
 STORE_AVAILABLE = _metric(
     "store_available",

@@ -1,4 +1,4 @@
-"""The HTTP server for metrics and the dashboard: few connections, each with a deadline."""
+"""The HTTP server for metrics and the dashboard. Connections are limited in number and in time."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _move(
     why: str,
     handover_timeout: str,
 ) -> str:
-    """Commit the move. Returns a clause about its progress, which ends the command's message."""
+    """Commit the move. Returns a clause about the move's progress, for the end of the command's message."""
     option, value = "--handover-timeout", redacted(handover_timeout)
     try:
         timeout_ms = round(1000 * parse_duration(handover_timeout))

@@ -51,7 +51,7 @@ def _read(
     sources: list[str], storage: StorageOptions, group: str | None, hub: str | None, *, scala_connector: bool
 ) -> Positions:
     if len(sources) == 1 and is_container(sources[0]):
-        return _of_container(sources[0], storage, group)
+        return _read_container(sources[0], storage, group)
     checkpoints: dict[str, Logs] = {}
     for source in sources:
         location = checked_checkpoint(source, "SOURCE")
@@ -59,17 +59,17 @@ def _read(
         options = storage_options(pairs(storage.storage_option), {}, remote, storage.identity())
         with opened(location, options) as folder:
             if scala_connector and len(sources) == 1:
-                return _of_scala(folder, location, hub)
+                return _read_scala_checkpoint(folder, location, hub)
             if found := logs(folder):
                 checkpoints[location] = found
             elif len(sources) == 1 and not folder.planned():
-                return _of_lease_table(source, storage)
+                return _read_lease_table(source, storage)
             else:
                 raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=_problem(folder))
     return query_positions(checkpoints, hub)
 
 
-def _of_container(text: str, storage: StorageOptions, group: str | None) -> Positions:
+def _read_container(text: str, storage: StorageOptions, group: str | None) -> Positions:
     location = parse_location(text)
     options = storage_options(pairs(storage.storage_option), {}, location, storage.identity())
     with contextlib.closing(Container(location, options, REQUEST_TIMEOUT)) as container:
@@ -77,7 +77,7 @@ def _of_container(text: str, storage: StorageOptions, group: str | None) -> Posi
     return container_positions({name: blob.metadata for name, blob in blobs.items()}, group)
 
 
-def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
+def _read_lease_table(text: str, storage: StorageOptions) -> Positions:
     with storage.open(text) as store:
         if not store.exists():
             reason = "it is not a lease table, a container of the Azure SDKs' checkpoint store or a checkpointLocation"
@@ -85,7 +85,7 @@ def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
         return lease_table_positions(store.read())
 
 
-def _of_scala(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
+def _read_scala_checkpoint(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
     try:
         if not folder.planned():
             raise UnusableError("its folder offsets contains no files")

@@ -1,4 +1,4 @@
-"""The simulated event hub, which only counts events and records the ranges that were read."""
+"""The simulated event hub, which only counts events and records which ranges were read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases a hanging query's partitions until its batch ends. Pure."""
+"""Releases the partitions of a query that hangs, until its batch ends. Pure."""
 
 from __future__ import annotations
 

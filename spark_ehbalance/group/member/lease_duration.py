@@ -26,7 +26,7 @@ class LeaseDuration:
     `configured` is the member's option and `group` is the group's duration. `own` is the duration after which others
     declare this member dead: the one in its row, or the group's if that is shorter. `durations` are those of all
     members as of the last read or commit. `commits` are the durations of the last commits in seconds. `too_long_since`
-    is set on the leader only: the monotonic time since which the group's duration has been too long.
+    is set on the leader only: the monotonic time at which the group's duration became too long.
     """
 
     author: Author

@@ -28,7 +28,7 @@ class Settings:
     max_owned: int | None = None
     host: str = ""
     strategy_name: str = ""
-    #: Identifies the query in the table, see `QueryRecord`; empty for consumers and stores without records.
+    #: Identifies the query in the table (see `QueryRecord`); empty for consumers and in stores without records.
     lineage: str = ""
     balance_interval: float = BALANCE_INTERVAL
     #: Maximum time that progress waits for another commit; with 0, progress is committed at once.

@@ -72,10 +72,10 @@ class ReadState:
     """The result of the last read. `drained`: an operator or this member set its state to leaving.
 
     Times are monotonic: `at` is the end of the read, `begun` is its start, `before` is the start of the previous read,
-    and `changed_at` is the first read of the present version. `unwritable_at` is the last read at which the table had
+    and `changed_at` is the first read of the current version. `unwritable_at` is the last read at which the table had
     been unchanged for half a lease duration. Every live member tries to write within a third of it, so the table was
-    unwritable, and no lease expires. `tried` is the time of the last attempt to read, and `failed` is whether it
-    failed.
+    unwritable, and no lease expires. `tried` is the time of the last attempt to read, and `failed` is true if that
+    attempt failed.
 
     A process may be suspended during a read, so the result is only valid as of the read's start.
     """

@@ -75,7 +75,7 @@ class QueryState:
         if not (self.progress or self.resets):
             return self
         progress, resets = dict(self.progress), dict(self.resets)
-        for transition in (*outcome.accepted, *(refused.transition for refused in outcome.rejected)):
+        for transition in (*outcome.accepted, *(rejection.transition for rejection in outcome.rejected)):
             if isinstance(transition, (Checkpoint, Reset)):
                 waiting = progress if isinstance(transition, Checkpoint) else resets
                 if waiting.get(transition.partition) == Progress(transition.epoch, transition.position):

@@ -11,7 +11,7 @@ P partitions and K owners:
     owners own more than ceil(P / K)               → steal a random one of theirs
     own < floor, and owners own more than floor    → steal a random one of theirs
 
-If some owners' limits are below the floor, the other owners share the rest in the same way. The SDKs have no limits.
+If some owners' limits are below the floor, the other owners share the rest by the same rule. The SDKs have no limits.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ STRATEGY = Declaration(
     rule="each member takes one partition per cycle: a free one, or else it steals one from a member above its share",
     by_leases_alone=True,
     moves="steal",
-    one_a_cycle=True,
+    one_per_cycle=True,
 )

@@ -71,7 +71,7 @@ def cooperative(view: View) -> Decision:
         elif handover and partition not in plan.partitions(handover.to) and me in (handover.to, owner, leader):
             transitions.append(view.cancel(partition))
     what = _explained(view, len(mine))
-    if claims and _nobody_owns(view):
+    if claims and _has_no_live_owner(view):
         delay = _InitialDelay.from_view(view)
         if (wait := delay.left(view)) > 0:
             reason = f"nothing yet, because members may still be joining; so far {what}"
@@ -98,7 +98,7 @@ def _explained(view: View, mine: int) -> str:
     return f"this member's target is {mine} of {len(view.snapshot.leases)} among {len(view.live)} members"
 
 
-def _nobody_owns(view: View) -> bool:
+def _has_no_live_owner(view: View) -> bool:
     """Whether no partition has a live owner, because the group is new or all leases have expired."""
     unowned = view.snapshot.ownership.owned.get(None, ())
     return len(unowned) + len(view.expired) == len(view.snapshot.leases)

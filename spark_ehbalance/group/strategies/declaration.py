@@ -29,7 +29,7 @@ class Declaration:
     neither handovers nor member rows.
 
     The tests shared by all strategies check the other fields. `moves`: how the strategy takes partitions from live
-    members. `one_a_cycle`: a member takes only one partition per cycle. `tolerates_uneven_loads`: with known loads, a
+    members. `one_per_cycle`: a member takes only one partition per cycle. `tolerates_uneven_loads`: with known loads, a
     group may stay as uneven as the parameters allow.
     """
 
@@ -41,7 +41,7 @@ class Declaration:
     resolves_stuck_handovers: bool = False
     by_leases_alone: bool = False
     moves: Literal["handover", "steal"] = "handover"
-    one_a_cycle: bool = False
+    one_per_cycle: bool = False
     tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:

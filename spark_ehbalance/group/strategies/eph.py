@@ -36,8 +36,8 @@ def eph(view: View) -> Decision:
     target = min(floor + (remainder > 0), distribution.limits.get(me, total))
     what = f"this member owns {own} of {total} partitions among {len(owned)} owners"
     if own < target and distribution.unclaimed:
-        grabbed = view.rng.sample(distribution.unclaimed, min(target - own, len(distribution.unclaimed)))
-        return Decision(f"grab {len(grabbed)}, because {what}", tuple(map(view.claim, grabbed)))
+        claimed = view.rng.sample(distribution.unclaimed, min(target - own, len(distribution.unclaimed)))
+        return Decision(f"claim {len(claimed)}, because {what}", tuple(map(view.claim, claimed)))
     # Owners whose partitions are all pinned do not count.
     big = [owner for owner, theirs in owned.items() if len(theirs) - own >= _WORTH_STEALING]
     able = [owner for owner in big if distribution.movable(owner)]

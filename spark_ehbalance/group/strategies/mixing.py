@@ -45,7 +45,9 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
 
 def _explained(decision: Decision, names: frozenset[str]) -> Decision:
     shown = ", ".join(sorted(name or "unnamed" for name in names))
-    return replace(decision, reason=f"{decision.reason}; by cooperative, because the members' strategies are {shown}")
+    return replace(
+        decision, reason=f"{decision.reason}; decided by cooperative, because the members' strategies are {shown}"
+    )
 
 
 def _strategies(view: View) -> frozenset[str]:

@@ -83,7 +83,7 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
     claims = _claims(view)
     if view.active[:1] != (view.me.id,):
         what = f"claim {len(claims)}" if claims else "nothing"
-        return Decision(f"{what}, because the leader, {''.join(view.active[:1])}, does the rest", tuple(claims))
+        return Decision(f"{what}, because only the leader, {''.join(view.active[:1])}, moves load", tuple(claims))
     decision = _lead(view, parameters)
     reason = decision.reason
     if claims:
@@ -245,7 +245,7 @@ class _Balance:
                 break
             heaviest[source] = known
             for partition in picked:
-                self._play(partition, source, to)
+                self._simulate(partition, source, to)
                 moves[partition] = to
         return tuple(moves.items())
 
@@ -287,7 +287,7 @@ class _Balance:
             picked = [p for p in heaviest if weights[p] < gap - ROUNDING][-1:]
         return picked
 
-    def _play(self, partition: str, source: str, to: str) -> None:
+    def _simulate(self, partition: str, source: str, to: str) -> None:
         self._loads[source] -= self._partitions[partition]
         self._loads[to] += self._partitions[partition]
         self._owned[source] = tuple(p for p in self._owned[source] if p != partition)

@@ -75,7 +75,7 @@ class Rules:
         """How long a partition can be unread: NOTICED + DECIDED, or one cycle per partition in a group whose members
         claim one partition per cycle."""
         names = {member.strategy for member in self._able()}
-        slow = len(names) == 1 and DECLARATIONS[min(names)].one_a_cycle
+        slow = len(names) == 1 and DECLARATIONS[min(names)].one_per_cycle
         cycles = len(self._group.partitions) if slow else 1
         return NOTICED + cycles * DECIDED
 
