@@ -14,7 +14,7 @@ class Settings:
     port: int = 0  # 0: a free port
     consumer_groups: Iterable[str] = ()  # created in every hub, in addition to $Default
     sas_keys: Mapping[str, str] | None = field(default=None, repr=False)  # name → key; None accepts all tokens
-    idle_timeout: float = 240.0  # after which a silent client is disconnected; other times are fractions of it
+    idle_timeout: float = 240.0  # after which a silent client is disconnected; other timeouts are fractions of it
     tls: bool = False  # with a new certificate, which clients verify with `Emulator.ca_file`
     tls_names: Iterable[str] = ()  # further host names of that certificate
     websocket_port: int | None = None  # also accept AMQP over websocket; 0: a free port

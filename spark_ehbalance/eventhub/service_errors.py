@@ -23,7 +23,7 @@ class ErrorKind(enum.Enum):
 #: Errors that persist until the hub or the query is changed.
 FINAL = frozenset({ErrorKind.MISSING, ErrorKind.NO_GROUP, ErrorKind.NO_PARTITION, ErrorKind.DISABLED})
 
-#: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET's and Java's), as the
+#: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET and Java), as the
 #: service's error text requests; and the maximum of the jitter factor that keeps throttled clients from retrying in
 #: lockstep.
 _BUSY_WAIT, _BUSY_SPREAD = 4.0, 1.25

@@ -17,7 +17,7 @@ from spark_ehbalance.settings.option_texts import invalid_option
 
 #: Schemes that a user might expect to work, with the reasons why they do not.
 _REFUSED = {
-    "dbfs": "DBFS cannot create a file only if it does not exist",
+    "dbfs": "DBFS does not support conditional writes",
     "hdfs": "obstore, which makes the lease table's commits, does not support HDFS",
 }
 
@@ -65,7 +65,7 @@ def capabilities(location: str) -> Capabilities:
 
 
 def _backend(location: str) -> type[LeaseTable]:
-    # Imports only the backend in use, to save CPU in each start of a query. A container is never a Delta table.
+    # Imports only the backend in use, to save CPU time whenever a query starts. A container is never a Delta table.
     if is_container(location):
         from spark_ehbalance.lease_table.blob.store import BlobStore
 
@@ -76,7 +76,7 @@ def _backend(location: str) -> type[LeaseTable]:
         return DeltaStore
     if (kind := scheme(location)) in _REFUSED:
         raise ValueError(
-            f"the address of a storage, such as {EXAMPLE_ADDRESS}, but not an address that begins with {kind}:, "
+            f"a storage address, such as {EXAMPLE_ADDRESS}, but not one that begins with {kind}:, "
             f"because {_REFUSED[kind]}"
         )
     known = ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme)

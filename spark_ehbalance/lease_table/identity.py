@@ -21,7 +21,7 @@ from spark_ehbalance.settings.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
 
-#: Minimum time between two new tokens for a storage that refuses them, in seconds.
+#: Minimum time in seconds between two new tokens for storage that refuses them.
 _PAUSE = 10.0
 
 #: Schemes of Azure's storage.

@@ -29,7 +29,7 @@ def test_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
     ("table", "options", "code", "error"),
     [
         (None, (), 1, "There is no lease table at "),
-        ("dbfs:/leases", (), 2, "Allowed: the address of a storage, such as"),
+        ("dbfs:/leases", (), 2, "Allowed: a storage address, such as"),
         (
             "az://c/leases",
             ("--storage-option", "allow_unsafe_rename=true"),

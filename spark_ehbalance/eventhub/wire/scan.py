@@ -186,8 +186,9 @@ def _sections(scan: Scan) -> Sections:
 
 
 class _Segment(NamedTuple):
-    """A part of a message: `size` bytes that must equal `expected` where `mask` is set, with integers at `fields`
-    (position and width); then the value of the annotation `text`, whose length is in the last `width` of these bytes.
+    """A part of a message. Its first `size` bytes must equal `expected` where `mask` is set, and contain integers at
+    `fields` (position and width). The value of the annotation `text` follows; its length is in the last `width` of
+    these bytes.
 
     Bytes are compared in words of eight, so `expected` and `mask` may have up to seven extra bytes, all 0.
     """
@@ -336,8 +337,8 @@ class Pairs(NamedTuple):
 
 
 def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
-    """The mask of the maps whose keys are all texts, whose values are neither compound nor described, and which do not
-    have many more pairs than others; and the pairs of these maps.
+    """The mask of the supported maps, and their pairs. A map is supported if all its keys are texts, no value is
+    compound or described, and it does not have many more pairs than the others.
 
     A span of length 0 is an empty map. `data` has the same meaning as in `Scan`.
     """
@@ -368,8 +369,8 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
 def find_named(
     data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
 ) -> tuple[Booleans, dict[bytes, Integers]]:
-    """The mask of the `maps` in which each name occurs at most once, with a value of a type in its `codes`; and for
-    each name the index of its pair in each map, or -1."""
+    """The mask of the `maps` in which each name occurs at most once, with a value of a type in its `codes`; and, for
+    each name, the index of its pair in each map (-1 if the name is missing)."""
     size = -(-max(map(len, codes)) // 8) * 8
     keys, good, found = Scan(data, pairs.keys.starts).peek(size).view(np.uint64), np.ones(maps, np.bool_), {}
     for name, allowed in codes.items():

@@ -199,7 +199,7 @@ class Folder:
         return None
 
     def make(self) -> None:
-        """Create the folder if it is missing, on storages that have folders."""
+        """Create the folder if it is missing, on storage that has folders."""
         if self.is_local:
             os.makedirs(self.uri, exist_ok=True)
 
@@ -230,7 +230,7 @@ class Folder:
 
     def _text(self, error: Exception) -> str:
         """The error on one line, without secrets: delta-rs repeats the values of options that it does not understand,
-        and a storage or a gateway may repeat the request."""
+        and a storage service or a gateway may repeat the request."""
         options = {n: v for n, v in os.environ.items() if re.match("(?i)azure_|aws_|google_", n)} | self.options
         hidden = {value for name, value in options.items() if _hidden(name, value)}.union(self.token[0].values())
         if (text := hide(str(error), hidden)) != str(error):
@@ -246,7 +246,7 @@ def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
 
 
 def _is_refused(text: str) -> bool:
-    """Whether a storage refused the token itself, not only the request. A response to HEAD is ambiguous."""
+    """Whether the storage refused the token itself, not only the request. A response to HEAD is ambiguous."""
     return "401 Unauthorized" in text or ("403 Forbidden" in text and "<Code>Authorization" not in text)
 
 

@@ -1,7 +1,7 @@
 """Locations of Delta lease tables, and checks for storage options that are not allowed.
 
-Each location has one canonical form. delta-rs treats an address with an unknown scheme as a folder below the working
-directory, so two jobs would each have their own table, and both would read everything.
+Each location has one canonical form. Addresses with an unknown scheme are rejected: delta-rs would treat them as
+folders below the working directory, so two jobs would each have their own table and read everything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
-#: Schemes of the storages in delta-rs and obstore that can create a file only if it does not exist. None means a path.
+#: Schemes of the storage services that delta-rs and obstore support and that have conditional writes. None means a
+#: path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
 
 #: The host of a storage account, possibly in a DNS zone (`z12`), and the clouds that delta-rs and obstore support.
@@ -79,7 +80,7 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
     for source, (name, value) in settings.items():
         unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
         if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
-            reason = "otherwise, files that exist could be overwritten, and two queries could own the same partition"
+            reason = "otherwise, existing files could be overwritten, and two queries could own the same partition"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
         if name.lower().endswith("s3_locking_provider"):
             reason = "the lease table's commits are conditional writes of S3, so no writer may rely on locks"
@@ -105,7 +106,7 @@ def _path(text: str) -> str:
     if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
         raise ValueError(
             f"a path that is not below {' or '.join(_MOUNTS)}, where a rename replaces an existing file and two "
-            f"queries could own the same partition; or the address of the storage, such as {EXAMPLE_ADDRESS}"
+            f"queries could own the same partition; or a storage address, such as {EXAMPLE_ADDRESS}"
         )
     if path == "/":
         raise ValueError("a folder below /")

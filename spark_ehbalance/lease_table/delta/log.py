@@ -180,8 +180,8 @@ def newest_checkpoint(names: Iterable[str]) -> int:
 
 
 def encode_checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
-    """The files of a checkpoint at `version`, by name, in the order in which they must be written. delta-rs does not
-    write the checkpoint, because it would read the log with several requests per commit."""
+    """The files of a checkpoint at `version`, by name, in the order in which they must be written. This store writes
+    the checkpoint itself, because delta-rs would read the log with several requests per commit."""
     rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([_with_pairs(row) for row in rows], schema=_CHECKPOINT), buffer)
