@@ -142,6 +142,10 @@ class LeaseTable(LeaseStore):
         returns all changes written at `since_ms` or later by the storage's clock. Raises `StoreUnavailableError`."""
         return []
 
+    def read_rejected(self) -> Snapshot:
+        """The rows of a table that `read` rejects; they may be outdated. Raises `StoreError`."""
+        return self.read()
+
     def maintain(self) -> None:
         """Run `tidy` and compact the history, without removing foreign files. Raises `StoreUnavailableError`."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import OptionError, StoreDamagedError, StoreError, StoreReplacedError
 from spark_ehbalance.lease_table.blob.container import Container
 from spark_ehbalance.lease_table.blob.locations import is_container, parse_location
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
@@ -82,7 +82,14 @@ def _read_lease_table(text: str, storage: StorageOptions) -> Positions:
         if not store.exists():
             reason = "it is not a lease table, a container of the Azure SDKs' checkpoint store or a checkpointLocation"
             raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason)
-        return lease_table_positions(store.read())
+        try:
+            return lease_table_positions(store.read())
+        except (StoreDamagedError, StoreReplacedError) as rejected:
+            with contextlib.suppress(StoreError):
+                found = lease_table_positions(store.read_rejected())
+                warn(f"{rejected} These positions may be outdated, so events may be read again.")
+                return found
+            raise
 
 
 def _read_scala_checkpoint(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease, Member
@@ -53,6 +54,22 @@ def test_lease_table_can_be_created_from_anothers_positions(
     assert {lease.epoch for lease in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
     assert {(change.event, change.why) for change in history(other.table)} == {("Restore", "init --positions")}
+
+
+def test_rejected_lease_table_has_positions_if_its_rows_are_intact(
+    group: Group, ehbalance: Command, tmp_path: Path
+) -> None:
+    group.done("init")
+    change(group.table, leases={p: Lease(p, checkpoint=Position(4)) for p in "0123"})
+    DeltaTable(group.table).alter.set_table_properties({"delta.appendOnly": "true"})
+    outcome = ehbalance("positions", group.table)
+    assert outcome.code == 0
+    assert StartingPositions.parse(outcome.out).named == dict.fromkeys("0123", Position(4))
+    assert outcome.err.startswith("Warning: [EHB_LEASE_TABLE_DAMAGED] ")
+    assert "These positions may be outdated" in outcome.err
+    for data in Path(group.table).glob("*.parquet"):
+        data.unlink()
+    assert_error(ehbalance.fails(1, "positions", group.table), "EHB_LEASE_TABLE_DAMAGED", "delta.appendOnly")
 
 
 def test_queries_checkpoints_yield_lossless_positions(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Metadata, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_ehbalance.errors import (
@@ -260,6 +260,13 @@ class DeltaStore(LeaseTable):
             raise self._damaged(f"{commit_file(version)} is missing")
         return found
 
+    def read_rejected(self) -> Snapshot:
+        with self._folder.errors("read"):
+            table = self._folder.open_table()
+            group = self._group_of(table.metadata())
+            (name,) = file_names(table)
+            return from_table(self._folder.parquet(name, SCHEMA), group, table.version())
+
     def _check_not_rolled_back(self, version: int) -> None:
         """Raise `StoreReplacedError` if the known version is no longer part of the log, unless it may have been cleaned
         up."""
@@ -276,11 +283,7 @@ class DeltaStore(LeaseTable):
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
             raise self._replaced(f"its id was {known_id} and is now {found.id}")
-        group = group_of(found.configuration.get(_GROUP, found.description), self._folder.uri)
-        if group is None:
-            if known_id is None and found.name != _NAME:
-                raise self._foreign("it is a Delta table of another program")
-            raise self._damaged("another program changed its description")
+        group = self._group_of(found)
         features = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
         settings = {
             "protocol": [protocol.min_reader_version, protocol.min_writer_version, *features],
@@ -300,6 +303,14 @@ class DeltaStore(LeaseTable):
         return group, log.metadata(
             found.name, found.description, schema, found.configuration, created_ms, str(found.id)
         )
+
+    def _group_of(self, metadata: Metadata) -> Group:
+        group = group_of(metadata.configuration.get(_GROUP, metadata.description), self._folder.uri)
+        if group is not None:
+            return group
+        if self._last is None and metadata.name != _NAME:
+            raise self._foreign("it is a Delta table of another program")
+        raise self._damaged("another program changed its description")
 
     def _read_version(
         self, newest: _LogFile, add: dict[str, Any] | None, group: Group, metadata: dict[str, Any]
