@@ -130,8 +130,8 @@ def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError`, whose message states the problem, also if a crash truncated a
-    file of this store: commits except the first end with an `add`."""
+    """The actions of a log file. Raises `ValueError`, whose message states the problem. Truncated files of this store
+    are recognized by their number of actions or, in commits except the first, by the missing `add` at the end."""
     try:
         # The bytes are split, because a string would also be split at U+2028.
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]

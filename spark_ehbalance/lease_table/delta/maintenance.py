@@ -23,7 +23,7 @@ PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 10 minutes",
     "delta.deletedFileRetentionDuration": "interval 60 seconds",
-    # Otherwise an engine that commits without rows, such as VACUUM, may remove the last commit with rows.
+    # Otherwise, other engines' commits without rows (VACUUM) may remove the log file of the last commit with rows.
     "delta.enableExpiredLogCleanup": "false",
 }
 

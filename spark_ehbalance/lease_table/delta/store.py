@@ -351,7 +351,7 @@ class DeltaStore(LeaseTable):
         return self._folder.tag(commit_file(version))
 
     def _withdraw_strays(self) -> None:
-        """Remove log files that this handle wrote by mistake, since the last check, to the log of a table that replaced
+        """Remove log files that this handle, since the last check, wrote by mistake to the log of a table that replaced
         this one. They follow a gap in that log, so no reader could open that table."""
         _, later = self._gap()
         for version, token in self._check.written:
