@@ -59,7 +59,7 @@ class RaceParameters(Parameters):
     weight: str = option_field(
         "count",
         one_of("count", "load"),
-        "what to balance: the `count` of owned partitions or, if load is skewed, their `load`",
+        "what to balance: `count`, the number of owned partitions, or `load`, their load (used only if it is skewed)",
     )
 
 
