@@ -22,9 +22,9 @@ from spark_ehbalance.group.changes import (
     Steal,
     Transition,
 )
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.protocol import Fail
 from spark_ehbalance.group.model import Lease, Member
-from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import position_under

@@ -11,10 +11,10 @@ from functools import partial
 from statistics import fmean, pstdev
 
 from spark_ehbalance.group.changes import Drain, Outcome, RecordHub, Restore, Transition, apply
+from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.protocol import LeaveRequested
 from spark_ehbalance.group.model import Author, MemberState
-from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.weights import demands

@@ -1,5 +1,5 @@
-"""Transitions, by which members change a group's state, and `apply`, which rejects invalid ones. Operators' commands
-are in `orders`.
+"""Transitions, by which members change a group's state, and `apply`, which rejects invalid ones. Operators'
+commands are in `group.commands`.
 
 Other members may change the table between the author's read and its write. So each transition contains its evidence (an
 epoch, or a counter that did not change), and `apply` checks the evidence against the current state. `apply` does not

@@ -16,8 +16,8 @@ from spark_ehbalance.group.changes import (
     Take,
     Transition,
 )
+from spark_ehbalance.group.commands import MoveTo, PartitionCommand, Seek, Unpin
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.group.orders import MoveTo, PartitionCommand, Seek, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 
 

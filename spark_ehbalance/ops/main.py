@@ -19,7 +19,7 @@ from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
 from spark_ehbalance.ops.maintain import maintain
 from spark_ehbalance.ops.metrics import metrics
-from spark_ehbalance.ops.orders import drain, pin, seek, transfer
+from spark_ehbalance.ops.operator_commands import drain, pin, seek, transfer
 from spark_ehbalance.ops.positions import positions
 from spark_ehbalance.ops.simulate import simulate
 from spark_ehbalance.ops.status import status

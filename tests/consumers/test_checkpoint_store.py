@@ -16,8 +16,8 @@ from spark_ehbalance.consumers import DeltaCheckpointStore, checkpoint_store
 from spark_ehbalance.consumers.checkpoint_store import checkpoint_entry
 from spark_ehbalance.errors import DataLossError, OptionError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.group.changes import Drain
+from spark_ehbalance.group.commands import PinTo, Seek
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.group.orders import PinTo, Seek
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.consumers.consumers import OPERATOR, Consumers

@@ -19,7 +19,7 @@ from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStr
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.position import Position
 from tests.consumers.clients import Client
 from tests.consumers.consumers import OPERATOR, Consumers

@@ -35,6 +35,7 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
+from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import (
     Author,
@@ -48,7 +49,6 @@ from spark_ehbalance.group.model import (
     QueryRecord,
     TableIdentity,
 )
-from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.lease_table.store_conformance import GROUP

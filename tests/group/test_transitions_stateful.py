@@ -33,6 +33,7 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
+from spark_ehbalance.group.commands import PartitionCommand, PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.durations import Durations
 from spark_ehbalance.group.expiry import (
     CLOCK_SKEW_ALLOWANCE,
@@ -43,7 +44,6 @@ from spark_ehbalance.group.expiry import (
     recently_moved_leases,
 )
 from spark_ehbalance.group.model import Author, Lease, Member, MemberState
-from spark_ehbalance.group.orders import PartitionCommand, PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.ownership import Ownership
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot

@@ -11,10 +11,10 @@ import pytest
 from spark_ehbalance.errors import DataLossError, StoreUnavailableError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandover, Stall, Steal
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine

@@ -17,8 +17,8 @@ from spark_ehbalance.errors import EhBalanceError, StoreReplacedError, TargetErr
 from spark_ehbalance.exactly_once import batch
 from spark_ehbalance.exactly_once.batch import MicroBatch
 from spark_ehbalance.group.changes import Join, Steal
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import engine, keeper, planner
 from spark_ehbalance.query.control_socket import PlannerAddress

@@ -26,8 +26,8 @@ from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.query import range_reader

@@ -31,6 +31,7 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
+from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.engine import MemberEngine
@@ -38,7 +39,6 @@ from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author, Lease, Member, MemberState
-from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES

@@ -11,11 +11,11 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, Leave, RequestHandover, Steal, apply
+from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.protocol import Committed, Fail, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
-from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, START, One, member

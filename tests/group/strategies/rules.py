@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
+from spark_ehbalance.group.commands import PinTo, Transfer, Unpin
 from spark_ehbalance.group.model import Member, MemberState
-from spark_ehbalance.group.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import DECLARATIONS
 from tests.group.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members, layout_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.group.changes import CancelHandover, Claim
+from spark_ehbalance.group.commands import Transfer
 from spark_ehbalance.group.model import Handover, Lease, Pin
-from spark_ehbalance.group.orders import Transfer
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import Decision, View
 from spark_ehbalance.group.strategies.overrides import with_overrides

@@ -10,8 +10,8 @@ import typer
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.group.changes import Drain, RecordHub, Transition
+from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
-from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
 from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
