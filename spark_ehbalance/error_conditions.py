@@ -23,9 +23,7 @@ class Condition:
         return frozenset(name for _, name, _, _ in Formatter().parse(self.message) if name)
 
 
-_CREATE_FROM_POSITIONS = (
-    "[Create the table again](operations.md#create-a-table-from-positions) from the checkpoints of the group's queries."
-)
+_CREATE_FROM_POSITIONS = "[Create the table again from positions](operations.md#create-a-table-from-positions)."
 _RETRIED = "None of the batch was written. Spark runs the batch again when the query restarts."
 
 CONDITIONS = {
