@@ -1,5 +1,5 @@
-"""`spark.readStream.format("ehbalance")`: a source for Azure Event Hubs, whose partitions independent queries can
-share."""
+"""`spark.readStream.format("ehbalance")`: a source for Azure Event Hubs. Independent queries can share a hub's
+partitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def register(spark: SparkSession) -> None:
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for queries, and stop them one after another on a signal; see `spark_ehbalance.spark.running.run`."""
+    """Wait for queries to end, and stop them on a signal; see `spark_ehbalance.spark.running.run`."""
     from spark_ehbalance.spark import running
 
     running.run(*queries, timeout=timeout)

@@ -1,4 +1,4 @@
-"""The clock that measures leases."""
+"""The clock that measures lease durations."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 
 def monotonic() -> float:
-    """Seconds since an unspecified moment, including sleep. Comparable within one process."""
+    """Seconds since an unspecified moment, including time asleep. Comparable only within one process."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -27,8 +27,8 @@ __all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 
 def require_spark() -> None:
-    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed, in a version with Python data sources.
-    Call it before importing either package."""
+    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed in a version that supports Python data
+    sources. Call this before importing either package."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark

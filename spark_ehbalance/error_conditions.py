@@ -82,7 +82,7 @@ CONDITIONS = {
     ),
     "EHB_NOT_IMPORTABLE": Condition(
         "InstallationError",
-        "The data source ehbalance cannot start in {python}: {reason}.",
+        "The ehbalance data source cannot start in {python}: {reason}.",
         "Install the package for [the Python that Spark starts](platforms.md#three-pythons).",
     ),
     "EHB_CLIENT_UNSUPPORTED": Condition(
@@ -143,8 +143,8 @@ CONDITIONS = {
         "Partition {partition}: events from sequence number {position} on are gone: {reason}.",
         "If the events aged out, the query was stopped for longer than the hub retains events, or it is too slow. If "
         "the hub was recreated, see [`EHB_HUB_RECREATED`](#ehb_hub_recreated); if it was promoted to another region, "
-        "see [`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query continues at the "
-        "first retained event.",
+        "see [`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query continues from "
+        "the first retained event.",
     ),
     "EHB_EVENT_MALFORMED": Condition(
         "MalformedEventError",
@@ -170,7 +170,7 @@ CONDITIONS = {
         "The checkpoint ends with batch {batch}, but another process of this query began batch {begun} at {at} "
         "({owner} on {host}).",
         "The checkpoint was restored, or it is a copy. If the query has meanwhile been run elsewhere, continue it "
-        "there. Otherwise, set a new `checkpointLocation`: the query then continues at the lease table's positions. "
+        "there. Otherwise, set a new `checkpointLocation`: the query then continues from the lease table's positions. "
         "If the sink was restored too, first [seek](commands.md#operator-commands) to the position after the last "
         "event in the sink.",
     ),
@@ -239,8 +239,8 @@ CONDITIONS = {
     ),
     "EHB_LEASE_TABLE_DAMAGED": Condition(
         "StoreDamagedError",
-        "The lease table at {location} is damaged: {problem}. Running queries continue reading their partitions, but "
-        "exactly-once writes fail.",
+        "The lease table at {location} is damaged: {problem}. Running queries keep reading the partitions that they "
+        "own, but exactly-once writes fail.",
         "Undo a changed property with `ALTER TABLE … SET TBLPROPERTIES` (or `UNSET`). Otherwise: "
         + _CREATE_FROM_POSITIONS,
     ),
@@ -332,7 +332,7 @@ CONDITIONS = {
     "EHB_TARGET_BATCH_UNKNOWN": Condition(
         "TargetError",
         "The offset ranges that the batch reads are unknown: {reason}.",
-        "Correct the reason, if it names one, and restart the query. " + _RETRIED,
+        "Fix the cause, if the message names one, and restart the query. " + _RETRIED,
     ),
     "EHB_TARGET_STATE_AHEAD": Condition(
         "TargetError",

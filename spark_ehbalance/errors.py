@@ -66,7 +66,7 @@ class MissingError(HubUnavailableError):
 
 
 class DataLossError(EhBalanceError):
-    """Events to read no longer exist, or the checkpoint, the lease table and the event hub do not belong together."""
+    """Unread events no longer exist, or the checkpoint, the lease table and the event hub do not belong together."""
 
 
 class MalformedEventError(EhBalanceError):
@@ -114,7 +114,7 @@ class TargetError(EhBalanceError):
 
 
 def recreate(condition: str, parameters: Mapping[str, object]) -> EhBalanceError:
-    """The error of another process with this condition, in the condition's class."""
+    """Recreate an error that another process raised, as an instance of the condition's class."""
     error: EhBalanceError = globals()[CONDITIONS[condition].error](condition, **parameters)
     return error
 

@@ -1,4 +1,4 @@
-"""The versions of Spark that this package supports, and the matching versions of Delta. Pure.
+"""The versions of Spark that this package supports, and the matching versions of Delta. Does no I/O.
 
 `make test-matrix` tests these versions; docs/platforms.md lists them for users.
 """

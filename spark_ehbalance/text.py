@@ -17,7 +17,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """`plain` for each line of `text`."""
+    """`text` with each line made `plain`."""
     return "\n".join(map(plain, text.split("\n")))
 
 
@@ -48,8 +48,8 @@ def logger(name: str) -> logging.Logger:
 
 
 def _make_plain(record: logging.LogRecord) -> bool:
-    """A filter that makes each record plain and keeps it. Every logger needs this filter, because records do not pass
-    through the filters of parent loggers."""
+    """A logging filter that makes each record plain and drops none. Every logger needs this filter, because records do
+    not pass through the filters of parent loggers."""
     if not (text := record.getMessage()).isprintable():
         record.msg, record.args = plain(text), ()
     if record.exc_info and not record.exc_text:  # formatters use `exc_text` unchanged

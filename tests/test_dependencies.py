@@ -74,7 +74,7 @@ def test_missing_module_is_an_error_of_the_format(absent: str) -> None:
     """Spark ignores a module that cannot be imported and reports only an unknown format."""
     result = _import(_AS_SPARK, absent)
     last = result.stderr.splitlines()[-1]
-    error = "spark_ehbalance.errors.InstallationError: [EHB_NOT_IMPORTABLE] The data source ehbalance cannot start in"
+    error = "spark_ehbalance.errors.InstallationError: [EHB_NOT_IMPORTABLE] The ehbalance data source cannot start in"
     assert last.startswith(f"{error} {sys.executable}")
     assert absent in last
 

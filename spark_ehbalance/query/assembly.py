@@ -42,7 +42,7 @@ OpenStore = Callable[[], LeaseStore]
 
 
 class _RecoveredState(NamedTuple):
-    """Finished progress that the table may lack, the batches of earlier processes, and `JoinedTable.latest_ends`."""
+    """Progress of the sink that the table may lack, the batches of earlier processes, and `JoinedTable.latest_ends`."""
 
     progress: Mapping[str, Progress]
     earlier: EarlierBatches
@@ -58,15 +58,15 @@ def start_planner(
     *,
     full_share: bool = True,
 ) -> Planner:
-    """Start the planner of a query that reads as `owner`, and join its group. `Planner.stop` ends the planner.
+    """Start the planner of a query whose member id is `owner`, and join the query's group. `Planner.stop` ends it.
 
-    `finished` is the end of the last batch that the sink finished in an earlier process of the query, `unfinished` the
-    end of a logged unfinished batch; both are in Spark's checkpoint. Without `full_share`, the first batch may start
-    with a part of the query's share, because reading the states of 1,000 partitions takes 40 s. A first start with
-    `latest` reads all states in any case.
+    `finished` is the end of the last batch that the sink has finished, and `unfinished` the end of a batch that was
+    logged but not finished; both come from Spark's checkpoint. Without `full_share`, the first batch may start before
+    the query owns its whole share, because reading the states of 1,000 partitions takes 40 s. At a first start with
+    `latest`, all states are read in any case.
 
-    If the hub or the store is unreachable, or they do not match, raises an error before creating anything:
-    `HubUnavailableError`, `OptionError`, `DataLossError`, `StoreError`.
+    Raises `HubUnavailableError`, `OptionError`, `DataLossError` or `StoreError`, before anything is created, if the hub
+    or the store is unreachable, or if they do not belong together.
     """
     logged = LoggedBatches(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
     changed, run = threading.Event(), uuid.uuid4().hex
@@ -79,8 +79,7 @@ def start_planner(
         patience=options.lease_duration / 3,  # no lease is renewed during a request
         remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
     )
-    # Even an initial offset needs a lineage: it may be logged as an empty first batch, and writers find the planner by
-    # it.
+    # Even an initial offset needs a lineage: writers find the planner by it if the offset is logged as an empty batch.
     lineage = logged.unfinished.lineage or logged.finished.lineage or uuid.uuid4().hex
     group = group_name(options.lease_table)
     query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
@@ -187,7 +186,7 @@ def _store_opener(options: Options, logged: LoggedBatches, policy: ProgressPolic
 
 
 def _open(options: Options, location: str, hub: HubWatcher) -> LeaseStore:
-    # A commit to silent storage takes two or three requests, which must time out before the lease expires.
+    # If the storage does not answer, a commit makes two or three requests; all must time out before the lease expires.
     patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
     store = open_store(location, options.storage_options, patience, options.group)
     store.find_offsets = partial(hub.offsets, owner_level=options.capabilities.owner_level(0))

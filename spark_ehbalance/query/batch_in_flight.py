@@ -1,4 +1,4 @@
-"""The batch that Spark is running. Pure."""
+"""The batch that Spark is running. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from spark_ehbalance.query.offsets import StreamOffset
 class BatchInFlight:
     """The batch that ends at `end`, and its `ranges` to read.
 
-    These are the ranges in `end` if this process `planned` the batch. If it replays an earlier process's batch, these
-    are the remaining ranges, and a seek has since moved the partitions in `sought`. `finished`: the sink has finished
-    this or a later batch.
+    If this process `planned` the batch, these are the ranges in `end`. If it replays an earlier process's batch, these
+    are the remaining ranges, and a seek has since moved the partitions in `sought`. `finished` is set once the sink has
+    finished this or a later batch.
     """
 
     end: StreamOffset
@@ -33,12 +33,12 @@ class BatchInFlight:
         return {partition: range_ for partition, range_ in self.ranges.items() if len(range_)}
 
     def progress(self) -> dict[str, Progress]:
-        """The progress of the partitions, except the sought ones, once the sink has finished the batch."""
+        """Each partition's progress once the sink has finished the batch, without the partitions in `sought`."""
         return progress_of({p: range_ for p, range_ in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """The `read` partitions that have since been taken or stalled, and a warning for each whose events will not be
-        read again."""
+        """The `read` partitions that have since been taken or stalled, and a warning for each partition whose events
+        will not be read again."""
         lost = [
             range_
             for range_ in self.read.values()
@@ -46,7 +46,7 @@ class BatchInFlight:
         ]
         warnings = [
             "another member took a partition that a seek had moved, before the batch was written: events before the "
-            f"new position are not read again partition={range_.partition} from={range_.start} to={range_.end - 1}"
+            f"new position are not read again. partition={range_.partition} from={range_.start} to={range_.end - 1}"
             for range_ in lost
             if range_.epoch < leases[range_.partition].seek_epoch
         ]

@@ -1,4 +1,4 @@
-"""Plans the next batch of a streaming query. Pure; `QueryEngine` applies the plan.
+"""Plans the next batch of a streaming query. Does no I/O; `QueryEngine` applies the plan.
 
 `plan_batch` returns a `BatchPlan`, or a `Request` if the hub's states are too old for a plan. The engine then
 carries out the request and plans again; each request is returned at most once.
@@ -24,11 +24,11 @@ _Checkpoint = TypeVar("_Checkpoint", Position, "Position | None")
 class Request(enum.Enum):
     """What to request from the hub before planning again."""
 
-    #: The states of the owned partitions: a position is outside the last known retained events, perhaps because another
-    #: member has set it since.
+    #: The states of the owned partitions, because a position is outside the range of retained events as last known.
+    #: Another member may have set the position since then.
     REFRESH = enum.auto()
-    #: The newest events of the owned partitions, if the hub answers soon: the next batch, which may come much later,
-    #: should include the events that arrived during the last one.
+    #: The newest events of the owned partitions, if the hub answers soon, so that the next batch includes the events
+    #: that arrived during the last one.
     CATCH_UP = enum.auto()
 
 
@@ -113,9 +113,9 @@ def omitted_partitions(
     *,
     available_now: bool,
 ) -> dict[str, str]:
-    """Why `owned` partitions that may have a backlog are not in a batch of these `ranges`: their `state` is unknown,
-    the hub lacks their `position`, or the `limit` is reached (not with Trigger.AvailableNow, which leaves later events
-    to the next run)."""
+    """The `owned` partitions that may have a backlog but are not in a batch of these `ranges`, each with the reason:
+    `state` (it is unknown), `position` (the hub may lack it) or `limit` (it is reached). `limit` does not occur with
+    Trigger.AvailableNow, which leaves later events to the next run."""
     out = {}
     for partition in owned:
         state, planned = states.get(partition), ranges.get(partition)
@@ -143,7 +143,7 @@ def progress_of(ranges: Mapping[str, OffsetRange]) -> dict[str, Progress]:
 
 
 def positions_of(inputs: PlanInputs) -> dict[str, Position]:
-    """The position in each owned partition whose state is known."""
+    """The position at which to continue reading each owned partition whose state is known."""
     return {
         partition: position_under(holding.epoch, inputs.progress.get(partition), holding.checkpoint)
         for partition, holding in inputs.owned.items()
@@ -152,7 +152,7 @@ def positions_of(inputs: PlanInputs) -> dict[str, Position]:
 
 
 def position_under(epoch: int, progress: Progress | None, checkpoint: _Checkpoint) -> Position | _Checkpoint:
-    """Where reading continues in a lease's `epoch`: after the progress made in that epoch, or else at the
+    """Where reading continues under a lease with this `epoch`: after the progress made in that epoch, or else at the
     checkpoint."""
     return progress.position if progress is not None and progress.epoch == epoch else checkpoint
 

@@ -21,8 +21,8 @@ def batch_ranges(options: Options) -> list[OffsetRange]:
     """The range of each partition that has events to read.
 
     Raises `HubUnavailableError`; `MissingError` if the hub or consumer group does not exist; `DataLossError`;
-    `OptionError` if a position lies beyond the last event, or an end before its start, or if the positions do not match
-    the hub's partitions.
+    `OptionError` if a position lies beyond the last event, if a range ends before it starts, or if the positions do not
+    match the hub's partitions.
     """
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
@@ -42,7 +42,7 @@ def batch_ranges(options: Options) -> list[OffsetRange]:
         lowest = min(wanted, start)  # all requested events may have aged out
         if not lowest <= end <= state.end:
             problem = f"endingPosition is sequence number {end} (exclusive)"
-            allowed = f"{lowest}, where reading starts, to {state.end}, after the last event"
+            allowed = f"{lowest} (where reading starts) to {state.end} (after the last event)"
             raise OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed)
         if start < end:
             ranges.append(OffsetRange(partition, 0, start, end))

@@ -1,4 +1,4 @@
-"""The columns that a query selects with `.schema(...)`. Pure."""
+"""The columns that a query selects with `.schema(...)`. Does no I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Columns:
             if (name, kind) == (_BODY, _TEXT):
                 text_body = True
             elif _TYPES.get(name) != kind:
-                allowed = f"{SPARK_SCHEMA.replace('bigint', 'long')}; in any order, body also as a string"
+                allowed = f"{SPARK_SCHEMA.replace('bigint', 'long')}; in any order, and body may also be a string"
                 problem = f".schema() requests it as {kind}"
                 raise OptionError("EHB_COLUMN_INVALID", column=name, problem=problem, allowed=allowed)
             names.append(name)

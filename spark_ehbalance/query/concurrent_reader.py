@@ -1,4 +1,4 @@
-"""Read the ranges of one task concurrently, so that none waits for another's connection or events."""
+"""Read the ranges of one task concurrently, so that no range waits for another range's connection or events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-#: Reads one range; ends early, at its next wait, once the event is set.
+#: Reads one range. Once the event is set, reading ends at the next wait.
 Reader = Callable[[threading.Event], Generator[_T, None, object]]
 
 

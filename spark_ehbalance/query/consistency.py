@@ -1,4 +1,4 @@
-"""Whether a query's checkpoint, its lease table and its event hub belong together. Pure.
+"""Whether a query's checkpoint, its lease table and its event hub belong together. Does no I/O.
 
 People copy, restore and move each without the others. Names are not evidence: copies share them.
 """

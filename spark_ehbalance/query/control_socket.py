@@ -1,5 +1,5 @@
-"""The control socket, through which a query's driver reports finished batches to the planner and makes it leave the
-group.
+"""The control socket, through which a query's driver reports finished batches to the planner, and requests that the
+query leave its group.
 
 Spark reports the end of a batch only with its next request, which comes minutes later if the trigger interval is long.
 So the planner, which is a separate process, listens on a local socket whose name is derived from its `PlannerAddress`.
@@ -151,7 +151,7 @@ class PlannerControl:
             self._inode = self._path.stat().st_ino
         except OSError as error:  # for example, others have access to the folder
             listener.close()
-            _LOG.warning("could not open the control socket; handovers wait for triggers: %s", error)
+            _LOG.warning("could not open the control socket, so handovers wait for the next trigger: %s", error)
             return
         self._socket = listener
         threading.Thread(target=self._listen, args=(listener, handle), name="ehbalance-control", daemon=True).start()

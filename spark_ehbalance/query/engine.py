@@ -8,8 +8,8 @@ is the next input:
     FindOffsets       →  OffsetsFound
     Probe             →  Probed, and HubReported if Spark waits for it
 
-These lead from Spark's request to its answer: from `BatchRequested` to `BatchPlanned`, and from `RangesRequested` to
-`RangesPlanned`. The `MemberEngine` decides which partitions the query owns.
+These steps lead from a request of Spark to its answer: from `BatchRequested` to `BatchPlanned`, and from
+`RangesRequested` to `RangesPlanned`. The `MemberEngine` decides which partitions the query owns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Planning:
     inputs: PlanInputs
     #: The last request to the hub.
     requested: Request | None = None
-    #: The positions whose events were looked up; None before that.
+    #: The positions whose events were looked up; None before the lookup.
     looked_for: Mapping[str, Position] | None = None
     plan: BatchPlan | None = None
 
@@ -92,8 +92,8 @@ class QueryEngine:
     def __post_init__(self) -> None:
         #: The last batch passed to Spark.
         self.batch: BatchInFlight | None = None
-        #: Final ends by partition (`Trigger.AvailableNow`): the newest event when the run began, or when the partition
-        #: was first owned. None for other triggers.
+        #: Final ends by partition (`Trigger.AvailableNow`): the partition's end when the run began, or when the query
+        #: first owned the partition. None for other triggers.
         self.fixed_ends: Mapping[str, int] | None = None
         self.loads = LoadMeter()
         self._finished = self.earlier.finished
@@ -104,7 +104,7 @@ class QueryEngine:
 
     @property
     def without_fixed_end(self) -> frozenset[str]:
-        """The owned partitions without a fixed end, including leases to be verified after a suspension."""
+        """The owned partitions without a fixed end, including those whose lease is unverified after a suspension."""
         return frozenset(self.member.plannable().keys() - (self.fixed_ends or {}).keys())
 
     @property
@@ -113,8 +113,8 @@ class QueryEngine:
         return self.batch is not None and not self.batch.finished
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """The outputs for `input`, received at `now`. Inputs for the `MemberEngine` are forwarded to it. An error fails
-        Spark's request.
+        """The outputs for `input`, received at `now`. Inputs for the `MemberEngine` are forwarded to it. If this raises
+        an error, Spark's request fails.
 
         Raises `DataLossError` and `StoreUnavailableError`.
         """
@@ -208,7 +208,7 @@ class QueryEngine:
         again = now.monotonic + self.probe_again
         self._probes = stalls.with_probe_results(self._probes, answer.positions, answer.ends, again)
         for partition, end in answer.ends.items():
-            _LOG.info("stalled partition delivers events again partition=%s next_batch_to=%d", partition, end - 1)
+            _LOG.info("a stalled partition delivers events again: partition=%s next_batch_to=%d", partition, end - 1)
         return []
 
     def _hub_reported(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
@@ -218,14 +218,14 @@ class QueryEngine:
             planning.inputs = replace(planning.inputs, states=hub.states)
         else:
             if planning.requested is Request.REFRESH:
-                self._check_hub(hub)  # a recreated hub would explain a position beyond its end
+                self._check_hub(hub)  # if the hub was recreated, positions may be beyond its end
             planning.inputs = planning.inputs.after(planning.requested, hub.states)
         return self._plan(planning, now)
 
     @staticmethod
     def _doubts(planning: _Planning, hub: protocol.HubReport) -> bool:
-        """Whether a geo-replicated hub may have been promoted since the batch was requested: a promotion ends all
-        connections. The planned sequence numbers may then belong to other events."""
+        """Whether a geo-replicated hub may have been promoted since the batch was requested. A promotion ends all
+        connections, and the planned sequence numbers may then belong to other events."""
         positions = positions_of(planning.inputs).values()
         return hub.connection != planning.hub.connection and any(names_event(position.offset) for position in positions)
 
@@ -233,7 +233,7 @@ class QueryEngine:
         """The batch, or a request to send to the hub first."""
         inputs, owned = planning.inputs, planning.inputs.owned
         if planning.looked_for is None:
-            # A probe that ends later counts for the next batch, because the event at its position was not looked up.
+            # A result that arrives later is used in the next batch, because its position's event was not looked up.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in owned}
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {
@@ -282,7 +282,7 @@ class QueryEngine:
         if plan.resets:
             self.member.reset(plan.resets)  # so that each reset is reported only once
         owned, ranges = inputs.owned, plan.ranges
-        # Stalled partitions are recorded in the lease table.
+        # Stalled partitions are not noted as omitted, because the lease table already records them.
         sound = [partition for partition, holding in owned.items() if not holding.stall_count]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
@@ -299,8 +299,8 @@ class QueryEngine:
         return [protocol.BatchPlanned(start, ranges, until, self._unread(inputs))]
 
     def _unread(self, inputs: PlanInputs) -> frozenset[str]:
-        """Partitions that this member owns or may take, that are not stalled, and that are not read to their fixed
-        ends. Empty once the member is leaving, because it plans no more batches."""
+        """Partitions that this member owns or may take, that are not stalled, and that have not been read to their
+        fixed ends. Empty once the member is leaving, because it plans no more batches."""
         if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
         query, unread, me = self.member.query, set(self.without_fixed_end), self.member.author.id
@@ -357,8 +357,8 @@ class QueryEngine:
 
     def knows_owners(self, end: StreamOffset, now: float) -> bool:
         """Whether the owners of the partitions in the batch that ends at `end` are known. They always are if this
-        process planned the batch. After a suspension for a lease duration, they are known once the lease table has been
-        read."""
+        process planned the batch. Otherwise, after a suspension of a lease duration or more, they are known only once
+        the lease table has been read."""
         lapsed = self.member.plannable(replay=True).keys() - self.member.readable(now, replay=True).keys()
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
 
@@ -400,12 +400,12 @@ class QueryEngine:
         end, self._pending = replay.end, None
         self._require_owners(end, now)
         reserved = self.member.begin_batch(_epochs(replay.ranges), now.monotonic)
-        # Spark's log keeps the old epochs; once the batch has ended, these ranges are checkpointed with the new ones.
+        # Spark's log keeps the old epochs; once the batch has ended, the ranges are checkpointed with the new epochs.
         ranges = {partition: range_ for partition, range_ in replay.ranges.items() if partition in reserved}
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
             _LOG.info(
-                "replaying a batch without partitions of other owners partitions=%s",
+                "replaying a batch; some of its partitions are not read again: partitions=%s",
                 ", ".join(others),
             )
         return [protocol.RangesPlanned(list(self.batch.read.values()))]

@@ -1,5 +1,5 @@
 """Checks that a geo-replicated hub still has the events at a query's positions, because a promotion may have lost them.
-Pure.
+Does no I/O.
 
 The check compares offsets after every new connection and every change of owner, because a promotion ends all
 connections. Numeric offsets are not compared, because they are valid in only one region.

@@ -1,4 +1,4 @@
-"""The newest finished batch, inferred from the calls of Spark 4.0 and 4.1. Pure.
+"""The newest finished batch, inferred from the calls of Spark 4.0 and 4.1. Does no I/O.
 
 From 4.2 on, each call of `latestOffset(start, limit)` means that the batch that ends at `start` is finished. Earlier
 versions call `latestOffset()`, so the order of calls is the only evidence:
@@ -39,15 +39,15 @@ class BatchState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewestBatch:
-    """The newest end of a batch (JSON) known to one process of a query; None before the first."""
+    """The newest batch end (JSON) that one process of a query knows; None before the first batch."""
 
     newest: dict[str, Any] | None = None
     state: BatchState = BatchState.LOGGED
 
     @property
     def pending(self) -> dict[str, Any] | None:
-        """The end for `latestOffset()` to return again, because it may not be logged; None if there is none. Nothing is
-        lost if Spark has skipped that batch: it does so only if the query does not need the rows."""
+        """The end that `latestOffset()` must return again, because Spark may not have logged it; None if there is none.
+        Nothing is lost if Spark has skipped that batch: it skips a batch only if the query does not need its rows."""
         return self.newest if self.state is BatchState.ANSWERED else None
 
     @property
@@ -69,7 +69,7 @@ class NewestBatch:
         """The state after a call of `partitions(start, end)`. Raises `OptionError` if an earlier process logged `end`,
         but this process has already planned a different batch."""
         if self.newest is not None and end != self.newest:
-            reason = "it needs Spark 4.2; with this version, Trigger.AvailableNow reads one batch"
+            reason = "it needs Spark 4.2; in this version of Spark, Trigger.AvailableNow reads a single batch"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=_WRAPPER, reason=reason)
         if start == end:
             return NewestBatch(end, BatchState.LOGGED)

@@ -21,11 +21,11 @@ class Housekeeping:
         self._error: BaseException | None = None
         self._finishing = False
         self._thread: threading.Thread | None = None
-        self._problem: str | None = None  # of the last job
+        self._problem: str | None = None  # the last job's error if the store was unavailable
 
     def do(self, job: Callable[[], object]) -> None:
-        """Queue `job`. An unavailable store is logged, as a warning if the reason is new. Raises any other error from
-        an earlier job."""
+        """Queue `job`. If the store is unavailable, the job's error is logged, as a warning if it differs from the last
+        job's. Raises any other error of an earlier job."""
         self.check()
         with self._changed:
             self._jobs.append(job)
@@ -46,7 +46,7 @@ class Housekeeping:
             return bool(self._jobs)
 
     def finish(self, timeout: float) -> None:
-        """Wait for all jobs, at most `timeout` seconds, and end the thread. Called last."""
+        """Wait for all jobs, at most `timeout` seconds, and end the thread. Must be the last call."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()

@@ -249,7 +249,7 @@ class Keeper:
             for output in outputs:
                 answer = self._carry_out(output, store)
         if failures and not self._engine.failures:
-            _LOG.warning("the lease table is reachable again tries=%d", failures)
+            _LOG.warning("the lease table is reachable again: tries=%d", failures)
         return protocol.Left() in outputs
 
     def _carry_out(self, output: Output, store: LeaseStore) -> protocol.Input | None:

@@ -1,5 +1,5 @@
 """The position at which reading of each partition continues, from the contents of lease tables, containers and
-checkpoints. Pure."""
+checkpoints. Does no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_ehbalance.settings.secrets import redacted
 Logs = Sequence[Sequence[LoggedBatch]]
 
 
-#: Stands for the lease table of a query that has none.
+#: The location that represents the absence of a lease table.
 _NO_TABLE = "none"
 
 
@@ -99,7 +99,8 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
     """The positions of a group in the hub `wanted`, from its queries' `checkpoints` by location.
 
     `wanted` is None if the queries must have read exactly one hub. For each partition, the position with the latest
-    epoch counts: later events with an earlier epoch belong to a batch that was cut short. Raises `OptionError`.
+    epoch counts: a higher sequence number in an earlier epoch comes from a batch that was cut short. Raises
+    `OptionError`.
     """
     names = {hub.name for logs in checkpoints.values() for log in logs if (hub := log[-1].end.hub) is not None}
     name = _only(names, wanted, "--event-hub-name", "event hubs")
@@ -125,8 +126,9 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
 def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[EpochPosition, int]]:
     """Partition → the position at which reading continues without losing an event, and the end of the last batch.
 
-    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table records that,
-    so a shared partition continues at the start of its last batch, or at the checkpoint that the table had then.
+    Spark counts a batch as finished even if a change of owner cut short the reading of a partition. Only the lease
+    table records that, so a shared partition is read from the start of its range in the last batch, or from the
+    checkpoint that the table had when the batch was planned.
     """
     found: dict[str, tuple[EpochPosition, int]] = {}
     for batch in log:

@@ -18,7 +18,7 @@ _MASTER = "spark.master"
 
 
 def mint_owner_id() -> str:
-    """A new owner id: the host's name, for people, and a unique part."""
+    """A new owner id: the host's name, which helps people recognize the query, and a unique part."""
     host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:100]
     return f"{host}-{uuid.uuid4().hex[:12]}"
 
@@ -30,7 +30,7 @@ def cpu_time() -> CpuTime | None:
         spent = psutil.cpu_times()._asdict()
     except (OSError, RuntimeError, psutil.Error):
         return None
-    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # they are in user and nice
+    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # user and nice include them
     return CpuTime(total - spent["idle"] - spent.get("iowait", 0.0), total)
 
 
@@ -41,7 +41,7 @@ def spark_master() -> str | None:
 
 
 def local_cores(master: str | None) -> int | None:
-    """Number of concurrent tasks with that master; None for a cluster, or if unknown."""
+    """Number of tasks that Spark runs concurrently with this `master`; None for a cluster, or if unknown."""
     if master == "local":
         return 1
     cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master or "")

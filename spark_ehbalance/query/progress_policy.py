@@ -1,4 +1,4 @@
-"""Two policies for where a query's progress is stored, and therefore what its offsets contain. Pure."""
+"""Two policies for where a query's progress is stored, and therefore what its offsets contain. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_ehbalance.query.offsets import EpochPosition, FirstStart, StreamOffse
 
 
 class TableState(NamedTuple):
-    """The lease table as last read: its identity, and the last begun batch of the query."""
+    """The lease table as last read: its identity, and the number of the query's last batch recorded as begun."""
 
     identity: TableIdentity | None
     begun: int = 0
@@ -47,8 +47,9 @@ class LeaseTableProgress:
         checkpoints: Mapping[str, int],
         lapsed: Mapping[str, Progress],
     ) -> StreamOffset:
-        """The end of the batch of `named` after `start`; only its `reserved` partitions are still owned. `checkpoints`
-        are the next sequence numbers in the `table`, `lapsed` is uncommitted progress under lapsed leases."""
+        """The end of the batch that follows `start` and has the ranges in `named`. Only the `reserved` partitions of
+        that batch are still owned. `checkpoints` are the next sequence numbers in the `table`, and `lapsed` is
+        uncommitted progress under lapsed leases."""
         read = {partition: range_ for partition, range_ in named.items() if partition in reserved}
         positions = {p: EpochPosition(progress.epoch, progress.position.next) for p, progress in lapsed.items()}
         positions |= {p: EpochPosition(range_.epoch, range_.start) for p, range_ in ranges.items()}
@@ -67,7 +68,7 @@ class LeaseTableProgress:
         )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
-        """The end of a batch without events after `start`: `start`, unless it lacks the `table`."""
+        """The end of a batch without events after `start`: `start` itself, unless it does not refer to the `table`."""
         used = self._table(table)
         return start if used == start.table else replace(self.query, table=used, batch=start.batch + 1)
 
@@ -77,8 +78,8 @@ class LeaseTableProgress:
 
 @dataclass(frozen=True, slots=True)
 class OffsetProgress:
-    """Without a lease table, the offset alone stores the progress, so it contains every partition ever read. The
-    methods are those of `LeaseTableProgress`.
+    """Without a lease table, the offset alone stores the progress, so it contains every partition ever read. Has the
+    same methods as `LeaseTableProgress`.
 
     `query` is an offset with owner, event hub, lineage and run.
     """

@@ -18,7 +18,8 @@ from spark_ehbalance.query.planner import Planner
 
 
 def export_metrics(options: Options, planner: Planner) -> ExitStack:
-    """Serve the query's metrics at `metricsPort` until the result is closed. A port in use does not end the query."""
+    """Serve the query's metrics at `metricsPort` until the result is closed. If the port is in use, the query still
+    runs, and its metrics are served once the port is free."""
     exporters = ExitStack()
     if options.metrics_port is not None:
         server = MetricsServer(options.metrics_host, options.metrics_port, partial(query_samples, planner))

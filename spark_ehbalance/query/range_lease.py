@@ -23,8 +23,7 @@ def is_owned(lease: Lease | None, wanted: OffsetRange, owner: str, *, epochs: bo
     if lease.still_owned(wanted.epoch, wanted.since_ms):
         return True
     if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
-        # The later process runs this batch again, and a sink might take the rows of a shortened batch for the whole
-        # batch.
+        # The newer process runs this batch again; a sink must not mistake a truncated batch for the complete one.
         raise FencedError("EHB_FENCED", host="an unknown host", owner=owner)
     return not epochs
 

@@ -1,4 +1,5 @@
-"""Reads one range of a partition in an executor's Python worker: opens receivers, reconnects, decides when it ends."""
+"""Reads one range of a partition in an executor's Python worker: opens receivers, reconnects, and decides when to
+stop."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 #: documented.
 _DEAD_READER = 90.0
 
-#: Seconds without an event after which the hub is queried for remaining events. Because a query costs connections, it
-#: is repeated only whenever the silence has lasted twice as long.
+#: Seconds without an event after which the hub is queried for remaining events. Because such a request opens new
+#: connections, it is repeated only after the silence has doubled.
 _SILENCE = 5.0
 
 _NO_EVENT = TimeoutError("no event arrived")
@@ -60,7 +61,7 @@ class BatchFormat(NamedTuple):
     """The columns of the record batches, and the maximum number of rows in each."""
 
     columns: frozenset[str] = COLUMNS
-    #: Spark processes 10,000 rows faster in one batch than in ten. Receivers limit the bytes.
+    #: Spark processes 10,000 rows faster in one batch than in ten. Receivers limit the size in bytes.
     max_rows: int = 10_000
 
 
@@ -231,8 +232,8 @@ class _RangeReader:
         return self._since.timed_out(self._options.receiver_timeout)
 
     def _advance(self, batch: pa.RecordBatch, after: int) -> tuple[bool, pa.RecordBatch]:
-        """Move the position to `after`. Returns whether it has moved, and the events of `batch` that are in the
-        range."""
+        """Move the position to `after`. Returns whether the position has changed, and the events of `batch` that are in
+        the range."""
         before, self._position = self._position, after
         if after == before:
             return False, batch
@@ -242,8 +243,8 @@ class _RangeReader:
         return True, batch.slice(0, beyond) if beyond >= 0 else batch
 
     def _renew_token(self, refusal: CredentialsRefusedError) -> None:
-        """Try once more with a new token, because the receiver's may have expired while it waited for its sink or for
-        this task."""
+        """Try once more with a new token, because the receiver's token may have expired while the receiver waited for
+        the sink or for this task."""
         if self._since.token_renewed:
             raise refusal
         self._since.token_renewed, self._since.last_error = True, refusal
@@ -252,18 +253,18 @@ class _RangeReader:
     # --- other readers -----------------------------------------------------------------------------------------
 
     def _is_lease_lost(self, other: DisconnectedError, cancelled: threading.Event) -> bool:
-        """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if that reader
-        does not belong to the group and has stayed for longer than the service remembers a dead one, and `StoreError`
-        if the lease table cannot be read until `receiverTimeout` has passed.
+        """Whether the reader that has disconnected ours belongs to the next owner. Raises `ForeignReaderError` if that
+        reader does not belong to the group and has stayed for longer than the service remembers a dead reader, and
+        `StoreError` if the lease table cannot be read within `receiverTimeout`.
 
-        A reader whose level is not higher than ours belongs to the group and leaves the range to us: a reader that
-        another worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
-        without an owner level also waits for a reader that a former owner's worker has kept, because that one is closed
-        soon.
+        A reader whose level is not higher than ours belongs to the group and leaves the range to us: another worker has
+        kept it open, or it belongs to another attempt of this task, or to `ehbalance seek`, which looks up a time. If
+        ours has no owner level, it also waits for a reader that a former owner's worker has kept open and will soon
+        close.
 
-        If the store has no epochs, the next owner's reader has the same level, and the next owner takes the partition
-        in the store first. So ours reconnects only while the lease is ours, and two owners do not disconnect each other
-        forever.
+        If the store has no epochs, the next owner's reader has the same level as ours, but the next owner claims the
+        partition in the store before it connects. So ours reconnects only while this query owns the lease. Otherwise,
+        two owners would disconnect each other forever.
         """
         in_group = other.epoch is not None and other.epoch <= self._highest_own_level()
         if in_group and self._options.capabilities.epochs:
@@ -275,18 +276,18 @@ class _RangeReader:
         return False
 
     def _is_owned(self, lease: RangeLease, cancelled: threading.Event) -> bool:
-        """`RangeLease.is_owned`, once the lease table can be read."""
+        """The result of `RangeLease.is_owned`, once the lease table can be read."""
         while True:
             try:
                 return lease.is_owned()
             except StoreUnavailableError as error:
                 if self._timed_out() or cancelled.is_set():
                     raise
-                _LOG.warning("waiting for the lease table: %s partition=%s", error, self._wanted.partition)
+                _LOG.warning("partition %s: waiting for the lease table: %s", self._wanted.partition, error)
                 cancelled.wait(self._since.backoff())
 
     def _lease_lost(self) -> RangeEnd:
-        _LOG.info("lease lost while reading partition=%s at=%d", self._wanted.partition, self._position)
+        _LOG.info("partition %s: lease lost at sequence number %d", self._wanted.partition, self._position)
         return RangeEnd.LEASE_LOST
 
     def _wait_for_foreign(self, other: DisconnectedError) -> None:
@@ -295,8 +296,8 @@ class _RangeReader:
         if self._since.foreign_since is None:
             self._since.foreign_since = time.monotonic()
             _LOG.warning(
-                "partition %s: a reader with owner level %s is connected, but is not the lease's owner. Waiting for "
-                "%g s, because Event Hubs may still remember a dead reader",
+                "partition %s: a reader with owner level %s is connected, but does not belong to the lease's owner. "
+                "Waiting for %g s, because Event Hubs may still remember a dead reader",
                 self._wanted.partition, other.epoch, _DEAD_READER,
             )  # fmt: skip
         elif time.monotonic() - self._since.foreign_since >= _DEAD_READER:
@@ -326,11 +327,11 @@ class _RangeReader:
         )
 
     def _progress(self) -> str:
-        return f"at sequence number {self._position} of {self._wanted.start} to {self._wanted.end - 1}"
+        return f"at sequence number {self._position} in the range {self._wanted.start} to {self._wanted.end - 1}"
 
     def _stalled(self) -> RangeEnd | None:
-        """Record that the partition is silent, although the hub answers and has events there. Returns None if the stall
-        cannot be recorded; the batch then fails."""
+        """Record that the partition is silent, although the hub answers and reports events in it. Returns None if the
+        stall cannot be recorded; the batch then fails."""
         lease, since = self._lease, self._since
         if lease is None or not self._options.capabilities.epochs or since.foreign_since is not None:
             return None
@@ -339,7 +340,7 @@ class _RangeReader:
         try:
             recorded = lease.record_stall()
         except StoreError as error:
-            _LOG.warning("cannot record a stall: %s partition=%s", error, self._wanted.partition)
+            _LOG.warning("partition %s: cannot record a stall: %s", self._wanted.partition, error)
             return None
         if not recorded:
             return None if lease.is_owned() else self._lease_lost()
@@ -354,8 +355,8 @@ class _RangeReader:
     # --- missing events ----------------------------------------------------------------------------------------
 
     def _check_gap(self, found: int) -> None:
-        """Check why a new receiver began with event `found`, not at the position. That is normal in a compacted hub
-        unless the events in between have aged out. Raises the errors of `Receiver`."""
+        """Check why a new receiver began with event `found` instead of the event at the position. In a compacted hub,
+        this is normal unless the events in between have aged out. Raises the errors of `Receiver`."""
         try:
             begin = self._partition_state().begin
         except (CredentialsRefusedError, MissingError, NetworkError, TransientError):
@@ -366,12 +367,12 @@ class _RangeReader:
         if begin > self._position:
             self._report_loss(self._position, end, f"they have aged out (the first retained event is {begin})")
         elif not self._options.compacted:
-            reason = f"they do not exist, although {begin} is retained. If the hub is compacted, set compacted=true"
+            reason = f"they do not exist, but event {begin} is retained. If the hub is compacted, set compacted=true"
             self._report_loss(self._position, end, reason)
 
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
-        """Whether the hub has been silent for a long time, and certainly has no events from the position on. This
-        happens if compaction has removed the newest event, a tombstone. Raises the errors of `Receiver`."""
+        """Whether the hub has been silent for a long time, and it is certain that no events remain from the position
+        on. This happens if compaction has removed the newest event, a tombstone. Raises the errors of `Receiver`."""
         if time.monotonic() - self._since.at < max(_SILENCE, self._since.checks_after):
             return False
         partition, position = self._wanted.partition, self._position
@@ -379,7 +380,7 @@ class _RangeReader:
             state = self._partition_state()
             if state.end < self._wanted.end:
                 return False
-            self._release_receiver()  # the hub allows one receiver with this owner level
+            self._release_receiver()  # the hub allows only one receiver with this owner level
             if not is_compacted_away(
                 self._address, position, state.begin, self._owner_level, lambda: cancelled.is_set() or self._timed_out()
             ):
@@ -387,13 +388,13 @@ class _RangeReader:
         except (CredentialsRefusedError, MissingError):
             raise
         except HubUnavailableError as error:
-            _LOG.warning("cannot check whether events are gone: %s partition=%s", error, partition)
+            _LOG.warning("partition %s: cannot check whether events are gone: %s", partition, error)
             return False
         finally:
             self._since.checks_after = 2 * (time.monotonic() - self._since.at)
         _LOG.warning(
-            "partition %s: events %d to %d do not exist, and none after them, although earlier events arrive. This is "
-            "normal only in a compacted event hub", partition, position, self._wanted.end - 1,
+            "partition %s: neither events %d to %d nor any later events exist, although earlier events can be "
+            "received. This is normal only in a compacted event hub", partition, position, self._wanted.end - 1,
         )  # fmt: skip
         return True
 
@@ -402,7 +403,7 @@ class _RangeReader:
             return self._partition_state()
         except HubUnavailableError as error:
             partition = self._wanted.partition
-            _LOG.warning("cannot read the partition's state: %s partition=%s", error, partition)
+            _LOG.warning("partition %s: cannot read the partition's state: %s", partition, error)
             return None
 
     def _end_of_loss(self, state: PartitionState) -> int:
@@ -422,7 +423,7 @@ class _RangeReader:
         if self._options.fail_on_data_loss:
             raise DataLossError("EHB_EVENTS_LOST", partition=partition, position=start, reason=reason)
         _LOG.warning(
-            "skipping lost events, because failOnDataLoss=false: %s partition=%s from=%d to=%d",
+            "skipping lost events, because failOnDataLoss=false: %s. partition=%s from=%d to=%d",
             reason, partition, start, end - 1,
         )  # fmt: skip
 

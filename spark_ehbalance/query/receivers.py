@@ -22,11 +22,11 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Maximum number of receivers that one worker keeps; the longest unused ones are closed first.
+#: Maximum number of receivers that one worker keeps; the receivers unused for longest are closed first.
 MAX_RECEIVERS = 256
 
 #: Seconds after which an unused receiver is closed. If batches are further apart, reopening it for each batch is cheap
-#: in comparison. A receiver must not outlive its token, whose last tenth is rarely shorter than this.
+#: in comparison. Receivers are not kept in the last tenth of their token's lifetime, which is rarely shorter than this.
 RECEIVER_IDLE = 10.0
 
 #: Seconds between two checks of the kept receivers; a check costs 5 µs of CPU per receiver.
@@ -100,7 +100,7 @@ class Receivers:
         """Keep `receiver` for the next task, or close it if it cannot be reused.
 
         A receiver without an owner level is closed, because Event Hubs allows only five per partition, and there may be
-        more workers. A receiver with an owner level is the only one, because it has disconnected the others.
+        more workers. A receiver with an owner level has disconnected the partition's others, so it is the only one.
         """
         if key.owner_level is None or not receiver.is_usable():
             receiver.close()

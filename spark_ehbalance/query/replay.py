@@ -91,7 +91,7 @@ class EarlierBatches:
 
 
 def recover(logged: LoggedBatches, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
-    """Finished progress that the table `found` may lack, and the batches of earlier processes."""
+    """Progress of the sink that the table `found` may lack, and the batches of earlier processes."""
     record = found.queries.get(lineage)
     if record is None:
         return logged.finished_progress(), EarlierBatches(logged.finished)

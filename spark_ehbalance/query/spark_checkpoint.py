@@ -29,7 +29,7 @@ class CheckpointFolder:
     files: FileSystem
 
     def planned(self) -> list[int]:
-        """The ids of the batches that were begun, in order."""
+        """The ids of the batches that Spark has begun, in order."""
         return self._batch_ids("offsets")
 
     def finished(self) -> list[int]:
@@ -88,7 +88,7 @@ def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:
         try:
             offset = json.loads(offset_text)
         except (ValueError, RecursionError):
-            continue  # a source without an offset, or one that does not write JSON
+            continue  # the source has no offset, or does not write JSON
         if isinstance(offset, dict) and {"format", "group", "owner", "partitions"} <= offset.keys():
             yield source, StreamOffset.from_json(offset)
 

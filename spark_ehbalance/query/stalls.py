@@ -1,8 +1,8 @@
-"""Decides when to probe a stalled partition, and how far to read it afterwards. Pure; `QueryEngine` applies it.
+"""Decides when to probe a stalled partition, and how far to read it afterwards. Does no I/O; `QueryEngine` applies it.
 
 Batches omit the partition until a probe (a receiver at the checkpoint) has received an event. The first range after
-that ends with the last received event, so hardly any events are read twice if the partition stalls again at a later
-event."""
+that ends with the last event that the probe received, so hardly any events are read twice if the partition stalls again
+at a later event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position
 
 #: Seconds from a partition's second consecutive stall to the next probe, doubled after each further stall; and the
-#: maximum. If the partition stalls again after a successful probe, a batch waits for `receiverTimeout`.
+#: maximum. The wait grows because each stall after a successful probe delays a batch by `receiverTimeout`.
 _BACKOFF, _MAX_BACKOFF = 30.0, 600.0
 _MAX_DOUBLINGS = 10
 
@@ -47,7 +47,7 @@ def update_probes(
     *,
     at_once: bool = False,
 ) -> dict[str, StallProbe]:
-    """Update `probes` to the stalled partitions among the `owned` ones.
+    """The `probes`, updated for the stalled partitions among the `owned` ones.
 
     `positions` are the positions at which reading continues; progress ends a stall even before it is committed. The
     probes of partitions that are not owned are kept. With `at_once`, new probes do not wait for the back-off.

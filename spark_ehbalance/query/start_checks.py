@@ -78,8 +78,8 @@ def states_at_start(options: Options, hub: StartHub) -> Mapping[str, PartitionSt
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
-    """Check startingPosition in the partitions of `states` that are read for the first time, and warn if it is in the
-    future. Raises `OptionError`, not `DataLossError`, if it is beyond a partition's last event, because nothing has
+    """Check startingPosition for the partitions in `states`, which are read for the first time, and warn if it is in
+    the future. If it is beyond a partition's last event, raises `OptionError`, not `DataLossError`, because nothing has
     been read yet."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
     times = [position for position in map(options.starting_position.position, states) if isinstance(position, datetime)]

@@ -1,4 +1,4 @@
-"""The log of a query's engine, from which it can be replayed: see `tests/query/step_log.py`."""
+"""The log of a query's engine, from which the query's decisions can be replayed: see `tests/query/step_log.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG = logger(__name__)
 
 
 class SeededRandom(random.Random):
-    """A random generator whose `repr` contains its seed, so that a log can recreate it."""
+    """A random number generator whose `repr` contains its seed, so that it can be recreated from a log."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -38,7 +38,7 @@ class Steps:
     def __init__(self, engine: QueryEngine) -> None:
         self._engine = engine
         self._run = engine.member.author.incarnation
-        self._snapshot: Snapshot | None = None  # logged last
+        self._snapshot: Snapshot | None = None  # the one that was logged last
         self._finished: Input = Tick()
         if _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("step %s: %s", self._run, self._text(engine))
@@ -64,7 +64,7 @@ class Steps:
 
     def _text(self, value: Any) -> str:
         if isinstance(value, Snapshot):
-            if value is self._snapshot:  # it may be long, and engines may compare identity
+            if value is self._snapshot:  # snapshots may be long, and engines may compare them by identity
                 return "SAME_SNAPSHOT"
             self._snapshot = value
         if isinstance(value, Enum):

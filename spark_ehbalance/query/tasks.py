@@ -1,4 +1,4 @@
-"""Assigns ranges to tasks: small ranges share a task, because a task costs as much as thousands of events. Pure."""
+"""Assigns ranges to tasks: small ranges share a task, because a task costs as much as reading thousands of events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_RANGES = 32
 def plan_tasks(
     ranges: list[OffsetRange], min_tasks: int | None, cores: int | None = None
 ) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task; every event is in exactly one.
+    """The ranges of each task; every event is read by exactly one task.
 
     With `min_tasks` (`minPartitions`), large ranges are split into at least that many tasks, one per piece. Otherwise,
-    consecutive ranges share a task as long as they have fewer than `EVENTS_PER_TASK` events in total. If this makes
-    more tasks than `cores`, there is one task per core instead, each with about the same number of events.
+    consecutive ranges share a task as long as they have fewer than `EVENTS_PER_TASK` events in total. If there would
+    be more tasks than `cores`, there is one task per core instead, each with about the same number of events.
     """
     if min_tasks is not None:
         return [(piece,) for piece in split(ranges, min_tasks)]
@@ -44,6 +44,6 @@ def _shared_evenly(ranges: list[OffsetRange], count: int) -> list[list[OffsetRan
     tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
     for range_ in ranges:
         share = int((before + len(range_) / 2) / total * count)
-        tasks[min(share, count - 1)].append(range_)  # an empty range at the end is beyond all shares
+        tasks[min(share, count - 1)].append(range_)  # an empty range at the end would be beyond all shares
         before += len(range_)
     return [task[i : i + MAX_RANGES] for task in tasks for i in range(0, len(task), MAX_RANGES)]

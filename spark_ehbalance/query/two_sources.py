@@ -1,9 +1,9 @@
 """Detects two sources of one query that use one lease table, as in a join of two `load()`s.
 
 They would be two members of the group, each event would reach only one of them, and the join would match nothing. A
-planner does not know its query, but its tasks do. So in the first batch one task of each source reports the query to
-its planner, and checks with the machine's other planners whether they read for the same query. If tasks do not run on
-the driver's machine, the listener of `spark_ehbalance.register` detects the second source after the first batch.
+planner does not know its query's id, but its tasks do. So in the first batch, one task of each source reports the id to
+its planner, and checks whether another planner on the machine belongs to the same query. If tasks do not run on the
+driver's machine, the listener of `spark_ehbalance.register` detects the second source after the first batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_one_source(lease_table: str | None, planner: PlannerAddress) -> None:
     if context is None or query is None:
         return
     run, group = f"{query} {context.getLocalProperty(_RUN)}", group_name(lease_table)
-    # Each task reports to its own planner first, so that of two concurrent tasks one finds the other.
+    # Each task reports to its own planner first, so that at least one of two concurrent tasks finds the other.
     if send_until_accepted(planner, {"query": run, "planner": list(planner), "group": group}):
         raise two_sources(lease_table)
 

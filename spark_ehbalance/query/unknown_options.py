@@ -108,7 +108,7 @@ def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
         return _error(writing[key], where, ", but of df.write")
     if may_be_secret(key):
         return _error(redacted(key), "ehbalance")
-    if alike := nearest(key, sorted([*here, *writing.values()])):  # `where` is a guess: it may become a write
+    if alike := nearest(key, sorted([*here, *writing.values()])):  # `where` is a guess: the options may be for a write
         return _error(redacted(key), "ehbalance", f": did you mean {alike}?")
     return _error(redacted(key), where)
 

@@ -29,7 +29,7 @@ _NOT_THERE = (PySparkException, Py4JError, TypeError)
 
 def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
     """Stop the query `query_id`, which is starting in the JVM's `session`, if it reads from `ehbalance` and its sink
-    has a batch with a later number than its checkpoint."""
+    has a batch with a higher number than the last batch in its checkpoint."""
     try:
         query = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
         if query is None or not _reads_ehbalance(query):
@@ -42,7 +42,7 @@ def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
             error = DataLossError("EHB_SINK_AHEAD", sink=sink, in_sink=in_sink, checkpoint=checkpoint, ends=ends)
             query.errorNotifier().markError(jvm.java.lang.IllegalStateException(line(error)))
     except _NOT_THERE as error:
-        _LOG.info("cannot compare the batch numbers of sink and checkpoint: %s query=%s", error, query_id)
+        _LOG.info("query %s: cannot compare the batch numbers of its sink and its checkpoint: %s", query_id, error)
 
 
 def _reads_ehbalance(query: Any) -> bool:

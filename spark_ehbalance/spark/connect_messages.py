@@ -1,7 +1,7 @@
 """Messages from a Spark Connect client to planners on another machine.
 
 A planner's control socket is reachable only on its own machine. Spark calls a data source's `partitions` there, so a
-client reads from a source that forwards the message and returns the planner's answer as its row.
+client reads from a source that forwards the message and returns the planner's answer as its only row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TO, _MESSAGE = "planner", "message"
 
 def send_by_server(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
     """Send a message to the planner of `lineage`, like `control_socket.send`, but on the machine of the driver of
-    `spark`. `PlannerMessages` must be registered there. Runs a job with one row. Raises Spark's errors."""
+    `spark`. `PlannerMessages` must be registered there. Runs a Spark job. Raises Spark's errors."""
     reader = spark.read.format(PlannerMessages.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
     answer: Answer | None = json.loads(reader.load().collect()[0][0])
     return answer

@@ -1,7 +1,7 @@
 """Shows this package's errors in Spark as one line instead of a worker's 40-line traceback.
 
-Spark's Python workers send the text of a traceback to the JVM, which adds its own error class in front and its SQLSTATE
-at the end. `single_line_errors` makes a worker send only the error's line.
+Spark's Python workers send the text of a traceback to the JVM, which puts its own error class before the text and its
+SQLSTATE after it. `single_line_errors` makes a worker send only the error's line.
 """
 
 from __future__ import annotations

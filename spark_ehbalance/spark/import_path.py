@@ -18,7 +18,7 @@ _UNPICKLE = """(
 
 
 class WithImportPath:
-    """Base class of a data source."""
+    """Base class of a data source whose pickle contains the import path."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = {"module": type(self).__module__, "name": type(self).__name__, "ways": list(sys.path)}

@@ -73,6 +73,6 @@ def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | N
         return None
     return (
         f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
-        "queries write to the same folder, each skips the batch numbers of the others, and rows are lost; write to a "
-        "Delta table, or use a folder per query"
+        "queries write to the same folder, each skips batch numbers that another has already written, and rows are "
+        "lost. Write to a Delta table, or use a separate folder for each query"
     )

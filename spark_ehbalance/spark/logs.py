@@ -1,4 +1,4 @@
-"""Logging for planners and executors' Python workers to stderr, which Spark forwards to its own stderr."""
+"""Logging to stderr for planners and for executors' Python workers. Spark forwards the messages to its own stderr."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RunStatistics:
             self._owners = [owner for planner in planners for owner in planner["owners"]]
 
     def line(self, now: float) -> str:
-        """State, rate and duration, in fewer than 80 columns unless numbers are huge."""
+        """The state, the event rate and the last batch's duration, in fewer than 80 columns unless numbers are huge."""
         while self._recent and self._recent[0][0] < now - _RATE_OVER:
             self._recent.popleft()
         if not self._reported:
@@ -73,7 +73,7 @@ class RunStatistics:
         return f"{self.state()} · {a_second:,.0f} events/s · last batch {self._batch_seconds:.1f} s"
 
     def state(self) -> str:
-        """The part of the line that changes only when something happens."""
+        """The part of the line that does not change merely because time passes."""
         if not self._reported:
             return f"starting: {_JAVA_SOURCE.sub('the event hub', self._status) or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]

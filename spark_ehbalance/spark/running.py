@@ -43,7 +43,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     passed, or if the JVM is lost.
     """
     if not queries:
-        problem = "it needs at least one query, which start() or toTable() returns"
+        problem = "it needs at least one query, as returned by start() or toTable()"
         raise EhBalanceError("EHB_CALL_INVALID", function="run", problem=problem)
     jvm = None if remote(getattr(queries[0], "_session", None)) is not None else _context()._jvm
     try:
@@ -139,7 +139,7 @@ class _Watched:
                 display.show_message("the batch has finished, and all partitions have been handed over", self.name)
             elif self.handle.isActive:
                 display.show_message(
-                    f"the batch has not ended within {timeout:g} s: aborting it; it will be read again", self.name
+                    f"the batch did not end within {timeout:g} s: aborting it; its events will be read again", self.name
                 )
             self.handle.stop()
 

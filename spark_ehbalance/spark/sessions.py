@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.dependencies import Py4JError
 
-#: Spark's errors, and py4j's errors, which pyspark does not always convert, for example for an unknown format.
+#: Spark's errors, and py4j's errors, which pyspark does not always convert (for example, if the format is unknown).
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 

@@ -22,8 +22,8 @@ _SINGLE_PROGRAM = "org.apache.spark.deploy."
 class StopSignals:
     """Receives signals sent to this process or to its JVM. `received` must be entered in the main thread.
 
-    Without it, pyspark's SIGINT handler would cancel the running batch, and SIGTERM would shut down the JVM in the
-    middle of the batch. These handlers only queue the signal, so they interrupt nothing.
+    Without this class, pyspark's SIGINT handler would cancel the running batch, and SIGTERM would shut down the JVM in
+    the middle of the batch. The handlers of this class only queue the signal, so they interrupt nothing.
     """
 
     def __init__(self, jvm: Any) -> None:

@@ -29,7 +29,7 @@ def hand_over(query: StreamingQuery, timeout: float) -> bool:
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
         # The planners' addresses are unknown until the first batch has ended, and Spark runs that batch in any case. An
-        # answer is whether all partitions are released; None means that the planner has ended.
+        # answer states whether all partitions are released; None means that the planner has ended.
         ends = list(end_offsets(json.loads(progress.json))) if progress else None
         if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
             return True

@@ -150,7 +150,7 @@ def test_folder_that_others_can_use_is_rejected_with_a_warning(
                 pytest.skip("only root can give a folder away")
             os.chown(path, 12345, -1)
     made = FakePlanner("ann").control
-    assert f"handovers wait for triggers: {path} must be a folder" in caplog.text
+    assert f"handovers wait for the next trigger: {path} must be a folder" in caplog.text
     assert "remove it" in caplog.text
     assert list(path.iterdir() if path.is_dir() else []) == []
     made.close()
