@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,10 +18,13 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table import backends
 from spark_ehbalance.lease_table import contract as base
 from spark_ehbalance.query.options import Options, checked_location, storage_options, stream_options
-from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, redacted
+from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, is_secret_name, redacted
 
 #: The environment variable that contains the connection string.
 CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
+
+#: The option for the lease table's storage.
+STORAGE_OPTION = "--storage-option"
 
 #: Why a secret must not be an argument.
 PUBLIC = "command lines are public"
@@ -64,6 +68,17 @@ class StorageOptions:
         options = {credential: self.credential, client_id: self.client_id, tenant_id: self.tenant_id}
         return Identity.from_options(options) if any(options.values()) else None
 
+    def by_name(self) -> dict[str, str]:
+        """The values of `--storage-option` by name, without the prefix that a query's options have. Raises
+        `OptionError`."""
+        given = pairs(self.storage_option)
+        options = {re.sub(r"(?i)^storage(options|secrets)\.", "", name): value for name, value in given.items()}
+        for name, value in options.items():
+            if is_secret_name(name) and not is_reference(value):
+                option = f"{STORAGE_OPTION} {redacted(name)}"
+                raise OptionError("EHB_SECRET_EXPOSED", option=option, reason=PUBLIC, allowed=REFERENCES)
+        return options
+
     def open(
         self,
         lease_table: str,
@@ -86,7 +101,7 @@ class StorageOptions:
                 value=repr(lease_table),
                 allowed="a lease table in Delta (a container has no members, operator commands or history)",
             )
-        options = storage_options(pairs(self.storage_option), {}, location, identity)
+        options = storage_options(self.by_name(), {}, location, identity)
         return backends.open_store(location, options, group=group)
 
 
@@ -132,7 +147,7 @@ class HubOptions:
             "consumerGroup": self.consumer_group,
             "blobNamespace": blob_namespace,
             **network,
-            **{f"storageOptions.{name}": value for name, value in pairs(storage.storage_option).items()},
+            **{f"storageOptions.{name}": value for name, value in storage.by_name().items()},
         }
         return stream_options({name: value for name, value in options.items() if value is not None})
 
@@ -145,7 +160,7 @@ def parse_group(text: str) -> Group:
     return Group(*map(str.lower, names))  # not validated, because the namespace in blob names may include a port
 
 
-def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str, str]:
+def pairs(texts: list[str] | None, option: str = STORAGE_OPTION) -> dict[str, str]:
     """The NAME=VALUE pairs given for `option`, as a dict. Raises `OptionError`."""
     for text in texts or []:
         if "=" not in text:

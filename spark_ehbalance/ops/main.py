@@ -13,7 +13,7 @@ import typer
 from spark_ehbalance import __version__
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.ops.arguments import PUBLIC
+from spark_ehbalance.ops.arguments import PUBLIC, STORAGE_OPTION
 from spark_ehbalance.ops.dashboard_command import dashboard
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
@@ -80,5 +80,5 @@ def main() -> None:
             raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)
         app()
     except EhBalanceError as error:
-        typer.echo(f"Error: {error}", err=True)
+        typer.echo(f"Error: {error}".replace("storageOptions.", f"{STORAGE_OPTION} "), err=True)
         sys.exit(2 if isinstance(error, ValueError) else 1)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.errors import OptionError, StoreDamagedError, StoreError, StoreReplacedError
+from spark_ehbalance.errors import OptionError, StoreDamagedError, StoreError, StoreFormatError, StoreReplacedError
 from spark_ehbalance.lease_table.blob.container import Container
 from spark_ehbalance.lease_table.blob.locations import is_container, parse_location
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
-from spark_ehbalance.ops.arguments import GroupName, StorageOptions, pairs
+from spark_ehbalance.ops.arguments import GroupName, StorageOptions
 from spark_ehbalance.ops.common import echo, warn
 from spark_ehbalance.query.options import checked_checkpoint, storage_options
 from spark_ehbalance.query.positions import Logs, Positions, container_positions, lease_table_positions, query_positions
@@ -56,14 +56,14 @@ def _read(
     for source in sources:
         location = checked_checkpoint(source, "SOURCE")
         remote = location if "://" in location else None
-        options = storage_options(pairs(storage.storage_option), {}, remote, storage.identity())
+        options = storage_options(storage.by_name(), {}, remote, storage.identity())
         with opened(location, options) as folder:
             if scala_connector and len(sources) == 1:
                 return _read_scala_checkpoint(folder, location, hub)
             if found := logs(folder):
                 checkpoints[location] = found
             elif len(sources) == 1 and not folder.planned():
-                return _read_lease_table(source, storage)
+                return _read_lease_table(source, storage, folder)
             else:
                 raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=_problem(folder))
     return query_positions(checkpoints, hub)
@@ -71,17 +71,20 @@ def _read(
 
 def _read_container(text: str, storage: StorageOptions, group: str | None) -> Positions:
     location = parse_location(text)
-    options = storage_options(pairs(storage.storage_option), {}, location, storage.identity())
+    options = storage_options(storage.by_name(), {}, location, storage.identity())
     with contextlib.closing(Container(location, options, REQUEST_TIMEOUT)) as container:
         blobs = container.list("")
     return container_positions({name: blob.metadata for name, blob in blobs.items()}, group)
 
 
-def _read_lease_table(text: str, storage: StorageOptions) -> Positions:
+def _read_lease_table(text: str, storage: StorageOptions, folder: CheckpointFolder) -> Positions:
     with storage.open(text) as store:
-        if not store.exists():
+        exists = False
+        with contextlib.suppress(StoreFormatError):  # the folder contains other files
+            exists = store.exists()
+        if not exists:
             reason = "it is not a lease table, a container of the Azure SDKs' checkpoint store or a checkpointLocation"
-            raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason)
+            raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason + _subfolders(folder))
         try:
             return lease_table_positions(store.read())
         except (StoreDamagedError, StoreReplacedError) as rejected:
@@ -101,9 +104,16 @@ def _read_scala_checkpoint(folder: CheckpointFolder, location: str, hub: str | N
         raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=error) from None
 
 
+def _subfolders(folder: CheckpointFolder) -> str:
+    """The hint for the parent folder of checkpoints."""
+    found = folder.checkpoints()
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f"; checkpoints in this folder: {', '.join(found[:5])}{more}" if found else ""
+
+
 def _problem(folder: CheckpointFolder) -> str:
     if not may_be_scala_query(folder):
-        return "it is not a checkpoint of an ehbalance query"
+        return "it is not a checkpoint of an ehbalance query" + _subfolders(folder)
     return (
         "it is a checkpoint of the Scala connector (allowed with --scala-connector) or of Spark's Kafka source, whose "
         "offsets cannot be used"

@@ -64,8 +64,9 @@ def lease_table_positions(found: Snapshot) -> Positions:
     named = {partition: lease.checkpoint for partition, lease in found.leases.items() if lease.checkpoint}
     remarks = _of_owners(lease.owner for lease in found.leases.values())
     if unread := sorted(found.leases.keys() - named.keys(), key=partition_order):
+        what, has = ("Partitions", "have") if len(unread) > 1 else ("Partition", "has")
         remarks += (
-            f"Partition {', '.join(unread)} has not been read yet, so it has no position here. `init --positions` "
+            f"{what} {', '.join(unread)} {has} not been read yet and {has} no position here. `init --positions` "
             "begins at the first retained event of each partition that has no position.",
         )
     return Positions(hub, named, remarks)

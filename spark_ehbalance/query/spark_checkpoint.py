@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFi
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.lease_table.identity import for_delta_rs
 from spark_ehbalance.query.offsets import LoggedBatch, StreamOffset
+from spark_ehbalance.settings.secrets import hide, secret_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class CheckpointFolder:
     def offsets(self, batch: int) -> str:
         """The text of the file `offsets/batch`."""
         return self.text(f"offsets/{batch}")
+
+    def checkpoints(self) -> list[str]:
+        """The names of the subfolders that are checkpoints."""
+        found = self.files.get_file_info(FileSelector(""))
+        names = sorted(file.base_name for file in found if file.type is FileType.Directory)
+        logs = self.files.get_file_info([f"{name}/offsets" for name in names])
+        return [name for name, log in zip(names, logs, strict=True) if log.type is FileType.Directory]
 
     def text(self, name: str) -> str:
         """The text of the file `name`."""
@@ -61,7 +70,9 @@ def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[Checkp
     except EhBalanceError:
         raise
     except (OSError, DeltaError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(hide(str(error), secret_values(storage_options)).split())[:200]
+        if isinstance(error, OSError) and error.filename == location:
+            reason = str(error.strerror)  # without the location, which the error below contains
         raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=reason) from None
 
 
@@ -98,5 +109,5 @@ def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
     if "://" in location:
         return PyFileSystem(DeltaStorageHandler(location, for_delta_rs(storage_options)))
     files = LocalFileSystem()  # unlike delta-rs, it accepts any path
-    files.get_file_info(FileSelector(location))
+    os.listdir(location)
     return SubTreeFileSystem(location, files)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 from urllib.parse import unquote
@@ -88,6 +88,13 @@ def redacted(value: str) -> str:
     if may_be_secret(value):
         return HIDDEN
     return repr(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "…")
+
+
+def secret_values(storage_options: Mapping[str, str]) -> set[str]:
+    """The values that may be secrets, of `storage_options` and of environment variables for storages."""
+    variables = {name: value for name, value in os.environ.items() if re.match("(?i)azure_|aws_|google_", name)}
+    options = variables | dict(storage_options)
+    return {value for name, value in options.items() if value and (is_secret_name(name) or may_be_secret(value))}
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.lease_table.backends import open_store
+from spark_ehbalance.query.spark_checkpoint import opened
 from spark_ehbalance.settings.secrets import hide
 from tests.lease_table.store_conformance import GROUP
 
@@ -78,6 +79,15 @@ def test_signature_in_an_error_page_is_hidden(
     for store in (delta, by_variable, blobs):
         for request in (store.read, lambda store=store: store.create(GROUP), store.history):
             assert PLAIN_PART not in shown(request)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_signature_is_hidden_in_errors_of_checkpoints(page: Callable[[str], str]) -> None:
+    def read() -> None:
+        with opened("/", {"sas_token": f"sig={SIGNATURE}"}):
+            raise OSError(page(f"/c?sig={quote(SIGNATURE, safe='')}"))
+
+    assert PLAIN_PART not in shown(read)
 
 
 def shown(request: Callable[[], object]) -> str:

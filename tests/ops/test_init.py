@@ -79,9 +79,18 @@ def test_secret_in_the_arguments_is_rejected_and_hidden(group: Group, table: Pat
     assert not table.exists()
 
 
+@pytest.mark.parametrize("prefix", ["", "storageOptions.", "storageSecrets."])
+def test_errors_about_storage_options_use_the_commands_names(ehbalance: Command, prefix: str) -> None:
+    location = "abfss://c@account.dfs.core.windows.net/leases"
+    message = ehbalance.fails(2, "status", location, "--storage-option", f"{prefix}sas_token=sv=2022")
+    assert "[EHB_SECRET_EXPOSED] --storage-option 'sas_token'" in message
+    message = ehbalance.fails(2, "status", location, "--storage-option", f"{prefix}sas_token=env:MISSING")
+    assert "[EHB_SECRET_UNAVAILABLE] --storage-option sas_token=" in message
+
+
 def test_secret_storage_option_must_be_a_reference(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     message = group.fails(2, "init", "--storage-option", "account_key=env:LEASES_KEY")
-    assert "[EHB_SECRET_UNAVAILABLE] storageOptions.account_key='env:LEASES_KEY'" in message
+    assert "[EHB_SECRET_UNAVAILABLE] --storage-option account_key='env:LEASES_KEY'" in message
     monkeypatch.setenv("LEASES_KEY", KEY)
     for command in ("init", "status"):
         assert group(command, "--storage-option", "account_key=env:LEASES_KEY").code == 0

@@ -39,7 +39,7 @@ def test_lease_table_can_be_created_from_anothers_positions(
     leases = {"0": Lease("0", None, 3, checkpoint=Position(99, last)), "1": Lease("1", checkpoint=Position(-1))}
     change(group.table, leases={**leases, "2": Lease("2", "ann")}, members={"ann": Member("ann", "x", 1)})
     outcome = ehbalance("positions", group.table)
-    assert "Partition 2 has not been read yet" in outcome.err
+    assert "Partition 2 has not been read yet and has no position here" in outcome.err
     assert "Warning: ann may still be reading. Stop them first" in outcome.err
     found = json.loads(printed := outcome.out)
     assert found.pop("hub")["name"] == HUB
@@ -91,6 +91,29 @@ def test_queries_checkpoints_yield_lossless_positions(
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
     assert group.positions == {"0": 10, "1": 20, "2": 50, "3": 0}
+
+
+def test_positions_of_several_unread_partitions(group: Group, ehbalance: Command) -> None:
+    group.done("init")
+    change(group.table, leases={"0": Lease("0", checkpoint=Position(9)), "2": Lease("2"), "3": Lease("3")})
+    assert "Partitions 2, 3 have not been read yet and have no position here" in ehbalance("positions", group.table).err
+
+
+def test_parent_folder_of_checkpoints_is_explained(ehbalance: Command, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        spark_folder(tmp_path / "all" / name, batch("a", p0=(1, 0, 5)))
+    (tmp_path / "all" / "other").mkdir()
+    for sources in ([tmp_path / "all"], [tmp_path / "all", tmp_path / "all"]):
+        message = ehbalance.fails(2, "positions", *sources)
+        assert "[EHB_CHECKPOINT_UNUSABLE]" in message
+        assert "; checkpoints in this folder: one, two." in message
+    assert "[EHB_CHECKPOINT_UNUSABLE]" in ehbalance.fails(2, "positions", tmp_path / "all" / "one" / "offsets")
+
+
+def test_missing_source_is_reported_once(ehbalance: Command, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    message = f"[EHB_CHECKPOINT_UNUSABLE] {missing} is unusable: No such file or directory."
+    assert message in ehbalance.fails(2, "positions", missing)
 
 
 def test_query_without_a_lease_table_has_exact_positions(ehbalance: Command, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
-from spark_ehbalance.settings.secrets import hide, is_secret_name, may_be_secret
+from spark_ehbalance.settings.secrets import hide, secret_values
 
 #: Errors that delta-rs and obstore raise for storage failures and unreadable content.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
@@ -231,9 +231,8 @@ class Folder:
     def _text(self, error: Exception) -> str:
         """The error on one line, without secrets: delta-rs repeats the values of options that it does not understand,
         and a storage service or a gateway may repeat the request."""
-        options = {n: v for n, v in os.environ.items() if re.match("(?i)azure_|aws_|google_", n)} | self.options
-        hidden = {value for name, value in options.items() if _hidden(name, value)}.union(self.token[0].values())
-        if (text := hide(str(error), hidden)) != str(error):
+        secrets = secret_values(self.options).union(self.token[0].values())
+        if (text := hide(str(error), secrets)) != str(error):
             error.args = (text,)  # in tracebacks as well
         return storage_error_text(error)
 
@@ -248,10 +247,6 @@ def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
 def _is_refused(text: str) -> bool:
     """Whether the storage refused the token itself, not only the request. A response to HEAD is ambiguous."""
     return "401 Unauthorized" in text or ("403 Forbidden" in text and "<Code>Authorization" not in text)
-
-
-def _hidden(name: str, value: str) -> bool:
-    return bool(value) and (is_secret_name(name) or may_be_secret(value))
 
 
 def storage_error_text(error: Exception) -> str:
