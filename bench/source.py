@@ -4,7 +4,9 @@
 | what | how it is measured |
 |---|---|
 | events/s | rows / the time that Spark reports for their batches, including planning and checkpoints |
-| CPU a row | CPU time of the JVM and Python, from the query's start until its planner has ended |
+| CPU a row | CPU time of the JVM and Python, from the query's start until its planner has ended; in batches of \
+1,000,000, from the end of the first batch |
+| CPU of a start | CPU time of the JVM and Python of a query that reads eight events |
 | event to sink | time from an event's arrival to the end of its batch, at a steady rate of 1,000 events a second |
 
 The runs of both sources alternate. Each ratio compares two consecutive runs.
@@ -20,7 +22,6 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from bench.common import Bar, Bench, Log, Row, batches, emulator, ratios, start
 from bench.kafka import Sender, fetch, topic
 from bench.kafka import broker as kafka_broker
 from bench.processes import await_planners, cpu_by_part
+from bench.trivial import trivial_source
 
 PARTITIONS, SIZE, RATE = 8, 1024, 1000.0
 
@@ -50,18 +52,25 @@ _TICK, _SETTLING_SECONDS = 0.01, 5.0
 
 class Case(NamedTuple):
     """How a backlog is read: in batches of `batch` events, or all in one batch if this is None, and with which
-    columns."""
+    columns. If `steady`, CPU time is measured after the first batch."""
 
     batch: int | None
     columns: str | None
+    steady: bool = False
 
     @property
     def what(self) -> str:
         size = "in one batch" if self.batch is None else f"in batches of {self.batch:,}"
         return f"{size}, {'all nine' if self.columns is None else 'five'} columns"
 
+    def limit(self, option: str) -> dict[str, str]:
+        """The `option` that limits a batch, if it is limited."""
+        return {} if self.batch is None else {option: str(self.batch)}
+
 
 CASES = [Case(None, _FIVE_COLUMNS), Case(None, None), Case(_BATCH, _FIVE_COLUMNS), Case(_BATCH, None)]
+
+STEADY_CASES = [Case(1_000_000, _FIVE_COLUMNS, steady=True), Case(1_000_000, None, steady=True)]
 
 
 class Flow(NamedTuple):
@@ -87,28 +96,81 @@ def throughput(
 
 
 def compare_with_kafka(
-    spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, seconds: float, runs: int
+    spark: SparkSession,
+    folder: Path,
+    log: Log,
+    *,
+    cases: Sequence[Case],
+    events: int,
+    steady_cases: Sequence[Case],
+    steady_events: int,
+    seconds: float,
+    runs: int,
 ) -> Iterator[Row]:
-    """Measure the throughput and, for `seconds`, the latency, both compared with Spark's Kafka source."""
-    with kafka_broker(fetch(folder.parent / "jars"), folder / "kafka") as servers, ExitStack() as stack:
-        server = stack.enter_context(emulator(PARTITIONS))
-        name = stack.enter_context(topic(spark, servers, "backlog", PARTITIONS))
+    """Measure the throughput and, for `seconds`, the latency, both compared with Spark's Kafka source. Measure a start,
+    compared with that of a trivial Python source."""
+    with kafka_broker(fetch(folder.parent / "jars"), folder / "kafka") as servers:
+        with _backlogs(spark, servers, events) as (address, read):
+            for case in cases:
+                flows = [
+                    _measure_both(spark, folder / f"{case.what}-{run}", log, address, read, case, events)
+                    for run in range(-_WARM_UP, runs)
+                ][_WARM_UP:]
+                ours, kafka = zip(*flows, strict=True)
+                yield _kafka_row(f"{case.what}: events/s", [x.rate for x in ours], [x.rate for x in kafka])
+        with _backlogs(spark, servers, PARTITIONS) as (address, read):
+            yield _compare_starts(spark, folder, log, address, read, runs)
+        with _backlogs(spark, servers, steady_events) as (address, read):
+            for case in steady_cases:
+                flows = [
+                    _measure_both(spark, folder / f"{case.what}-{run}", log, address, read, case, steady_events)
+                    for run in range(runs)
+                ]
+                ours, kafka = zip(*flows, strict=True)
+                yield _kafka_row(f"{case.what}: CPU a row", [x.cpu for x in ours], [x.cpu for x in kafka])
+        yield _kafka_row("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
+
+
+@contextlib.contextmanager
+def _backlogs(spark: SparkSession, servers: str, events: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """A hub and a topic that each contain `events`: the hub's connection string, and the options to read the topic."""
+    with emulator(PARTITIONS) as server, topic(spark, servers, f"backlog-{events}", PARTITIONS) as name:
         _fill_hub(server, events)
         rows = spark.range(events).selectExpr(f"repeat('x', {SIZE}) value", f"cast(id % {PARTITIONS} as int) partition")
         rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", name).save()
-        for case in cases:
-            ours, kafka = list[Flow](), list[Flow]()
-            read = {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
-            read |= {} if case.batch is None else {"maxOffsetsPerTrigger": str(case.batch)}
-            for run in range(-_WARM_UP, runs):
-                log(f"{case.what}: run {run} of {runs}")
-                place = folder / f"{case.what}-{run}"
-                ours.append(_measure_ours(spark, place / "ours", server.address, case, events))
-                kafka.append(_measure_flow(spark, place / "kafka", "kafka", read, None, events))
-            for what in ("rate", "cpu"):
-                one, other = ([getattr(flow, what) for flow in flows[_WARM_UP:]] for flows in (ours, kafka))
-                yield _kafka_row(f"{case.what}: {'events/s' if what == 'rate' else 'CPU a row'}", one, other)
-        yield _kafka_row("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
+        yield server.address, {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
+
+
+def _measure_both(
+    spark: SparkSession, folder: Path, log: Log, address: str, read: Mapping[str, str], case: Case, events: int
+) -> tuple[Flow, Flow]:
+    """Run this source and then Spark's Kafka source, with the options `read`."""
+    log(folder.name)
+    ours = _measure_ours(spark, folder / "ours", address, case, events)
+    options = {**read, **case.limit("maxOffsetsPerTrigger")}
+    return ours, _measure_flow(spark, folder / "kafka", "kafka", options, None, events, steady=case.steady)
+
+
+def _compare_starts(
+    spark: SparkSession, folder: Path, log: Log, address: str, read: Mapping[str, str], runs: int
+) -> Row:
+    """The CPU time of a query that reads eight events, compared with that of a trivial Python source."""
+    spark.dataSource.register(trivial_source())
+    sources: dict[str, Mapping[str, str]] = {
+        "ehbalance": {"connectionString": address, "startingPosition": "earliest"},
+        "trivial": {},
+        "kafka": read,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sources}
+    for run in range(-_WARM_UP, runs):
+        log(f"start: run {run} of {runs}")
+        for name, options in sources.items():
+            before = _cpu()
+            query = start(spark, options, folder / f"start-{name}-{run}", source=name, available_now=True)
+            query.awaitTermination()
+            await_planners()
+            seconds[name] += [_cpu() - before] if run >= 0 else []
+    return Row("CPU of a start", "× trivial source", ratios(seconds["ehbalance"], seconds["trivial"]), seconds)
 
 
 def _kafka_row(what: str, ours: Sequence[float], kafka: Sequence[float]) -> Row:
@@ -122,22 +184,38 @@ def _fill_hub(server: Any, events: int) -> None:
 
 def _measure_ours(spark: SparkSession, folder: Path, address: str, case: Case, events: int) -> Flow:
     options = {"connectionString": address, "startingPosition": "earliest"}
-    options |= {} if case.batch is None else {"maxEventsPerTrigger": str(case.batch)}
-    return _measure_flow(spark, folder, "ehbalance", options, case.columns, events)
+    options |= case.limit("maxEventsPerTrigger")
+    return _measure_flow(spark, folder, "ehbalance", options, case.columns, events, steady=case.steady)
 
 
 def _measure_flow(
-    spark: SparkSession, folder: Path, source: str, options: dict[str, str], columns: str | None, events: int
+    spark: SparkSession,
+    folder: Path,
+    source: str,
+    options: dict[str, str],
+    columns: str | None,
+    events: int,
+    *,
+    steady: bool,
 ) -> Flow:
-    before = cpu_by_part()
+    """Run a query that reads `events`. If `steady`, CPU time is measured after the first batch."""
+    before, measured = _cpu(), events
     query = start(spark, options, folder, source=source, columns=columns, available_now=True)
+    if steady:
+        _wait_for(query, 1)
+        before, measured = _cpu(), events - sum(report["numInputRows"] for report in batches(query))
     query.awaitTermination()
     await_planners()
-    after = cpu_by_part()
-    if (rows := sum(batch["numInputRows"] for batch in batches(query))) != events:
+    cpu, reports = _cpu() - before, batches(query)
+    if (rows := sum(report["numInputRows"] for report in reports)) != events:
         raise RuntimeError(f"{source} has read {rows} of {events} events")
-    cpu = sum(after[part] - before.get(part, 0.0) for part in ("JVM", "Python"))
-    return Flow(events / sum(map(_duration, batches(query))), cpu / events * 1e6)
+    return Flow(events / sum(map(_duration, reports)), cpu / max(1, measured) * 1e6)
+
+
+def _cpu() -> float:
+    """CPU time of the JVM and Python so far, in seconds."""
+    parts = cpu_by_part()
+    return parts["JVM"] + parts["Python"]
 
 
 # --- latency -----------------------------------------------------------------------------------------------------
@@ -264,11 +342,15 @@ KAFKA = Bench(
     "kafka",
     compare_with_kafka,
     compared_with="Spark's Kafka source in the same session",
-    short={"cases": CASES[:1], "events": 20_000, "seconds": 2, "runs": 1},
-    full={"cases": CASES, "events": 2_000_000, "seconds": 15, "runs": 5},
+    short={"cases": CASES[:1], "events": 20_000, "seconds": 2, "runs": 1}
+    | {"steady_cases": [Case(20_000, _FIVE_COLUMNS, steady=True)], "steady_events": 60_000},
+    # In 24 GiB, six million events fit both into the emulator and, for the broker, into the page cache.
+    full={"cases": CASES, "events": 2_000_000, "seconds": 15, "runs": 5}
+    | {"steady_cases": STEADY_CASES, "steady_events": 6_000_000},
     bars={
         **{f"{case.what}: events/s": Bar("least", 1.2 if case.batch else 1.5) for case in CASES},
-        **{f"{case.what}: CPU a row": Bar("most", 1.15 if case.columns else 1.3) for case in CASES},
+        **{f"{case.what}: CPU a row": Bar("most", 1.15 if case.columns else 1.3) for case in STEADY_CASES},
+        "CPU of a start": Bar("most", 1.3),
         "event to sink, median": Bar("most", 0.3),
     },
     needs_spark=True,
