@@ -195,7 +195,7 @@ def test_batch_reports_why_the_lease_table_cannot_be_read(group: Group, monkeypa
     query.run(end)
     monkeypatch.setattr(batch, "PATIENCE", 2.5)
     DeltaTable(str(group.table)).alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
-    reason = re.compile("could not be read for 2.5 s .*another program changed its protocol")
+    reason = re.compile("could not be read for 2.5 s .*another program changed delta.logRetentionDuration")
     with raises(TargetError, "EHB_TARGET_BATCH_UNKNOWN", reason=reason):
         Batch(query, end, monkeypatch).lost()
 

@@ -82,7 +82,7 @@ def test_stream_is_written_in_order_and_rows_are_counted(
         (
             "append",
             {"sendTimeout": "soon"},
-            r"\[EHB_OPTION_INVALID\] sendTimeout='soon' is invalid. Allowed: a length",
+            r"\[EHB_OPTION_INVALID\] sendTimeout='soon' is invalid. Allowed: a duration",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def take_before_the_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_during_a_handover(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemberEngine, "plannable", lambda self: dict(self.owned))
+    patch.setattr(MemberEngine, "plannable", lambda self, *, replay=False: dict(self.owned))
 
 
 def hand_over_during_a_batch(patch: pytest.MonkeyPatch) -> None:
