@@ -200,6 +200,9 @@ class Witness:
         self._renewals = {
             (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
         }
+        # A partition without a position in this table begins at the first event that is retained at its first claim.
+        for p in [p for p in self._begin if p not in leases or leases[p].checkpoint is None]:
+            del self._begin[p]
         for p in self._ever_sought:
             self._begin.pop(p, None)
             if p in leases and (checkpoint := leases[p].checkpoint):
