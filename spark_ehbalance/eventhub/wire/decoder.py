@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_ehbalance.eventhub import rows
 from spark_ehbalance.eventhub.rows import Rows
@@ -388,6 +387,8 @@ def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.Reco
 
 def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Booleans]:
     """Maps with the pairs of both columns, and the mask of the maps whose two parts have no key in common."""
+    import pyarrow.compute as pc  # a planner, which also imports this module, would spend a tenth of its start on it
+
     disjoint = np.ones(len(first), np.bool_)
     if not len(first.keys) or not len(second.keys):
         return first if len(first.keys) else second, disjoint
