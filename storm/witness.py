@@ -27,7 +27,7 @@ from spark_ehbalance.group.member.protocol import Fail
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.query.batch_planning import position_under
+from spark_ehbalance.query.batch_planning import position_in_epoch
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.positions import query_positions
 from storm.process import DRIFT, Process
@@ -334,7 +334,7 @@ class Witness:
             is_free = lease.owner is None and not full and (lease.pin is None or lease.pin.to == owner)
             if not (lease.owner == owner or is_free) or lease.stall_count or lease.handover:
                 continue
-            position = position_under(lease.epoch, progress.get(p), lease.checkpoint)
+            position = position_in_epoch(lease.epoch, progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):
                 what = f"{process.author.incarnation} ends at {position.next}, but must have read up to"
                 raise Violation("available now", f"{what} {process.promised[p]}", p)

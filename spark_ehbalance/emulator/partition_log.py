@@ -37,7 +37,7 @@ class PartitionLog:
     """
 
     def __init__(self, arrivals: Iterator[int], *, geo_replicated: bool = False) -> None:
-        """`arrivals` numbers the appends to all partitions of a hub."""
+        """`arrivals` yields a number for each append to any partition of the hub."""
         self.geo_replicated = geo_replicated  # if False, offsets are plain numbers
         self.refuses_lost_offsets = False  # offsets of events that a promotion has lost
         self._region_starts = [0]  # the sequence number of the first event of each primary region, in order
@@ -45,7 +45,7 @@ class PartitionLog:
         self.largest_record = 0  # bytes
         self.on_append: set[Callable[[], None]] = set()  # called once, by the next append
         self._data = bytearray()  # the records of the indexed events
-        self._positions = array("q", [0])  # of each indexed event in bytes, and the end of the log
+        self._positions = array("q", [0])  # byte position of each indexed event, then the end of the log
         self._offsets = array("q")
         self._times = array("q")
         self._arrivals = array("q")

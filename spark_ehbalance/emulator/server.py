@@ -1,4 +1,4 @@
-"""The server, which listens, and connects clients with the broker, `$cbs` and `$management`.
+"""The server: listens for clients and connects them to the broker, `$cbs` and `$management`.
 
 Everything here runs on one asyncio loop; `Emulator` calls it from other threads.
 """
@@ -31,7 +31,7 @@ class Server:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if a port is not available, and ImportError if the package websockets is missing."""
+        """Listen. Raises OSError if a port is not available, and ImportError if the `websockets` package is missing."""
         self.port = await self._listen(self._make_client, self.port)
         if self.websocket_port is not None:
             from spark_ehbalance.emulator.websocket import WebSocketConnection  # its package is optional

@@ -193,7 +193,7 @@ class HubWatcher:
         return self._latest_ms
 
     def connected_at(self) -> float:
-        """The monotonic time of the last connection to the hub, which identifies it."""
+        """The monotonic time at which the last connection to the hub was opened; it identifies the connection."""
         return self._known.connected_at
 
     def refresh(self, partitions: Iterable[str] | None = None) -> None:
@@ -212,9 +212,9 @@ class HubWatcher:
         return HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Event hub {self.name}", reason=reason)
 
     def _refresh(self, requested: Sequence[str], patience: float = float("inf")) -> float:
-        """Request the states of the `requested` partitions. Wait at most `patience` seconds for the hub's answers for
-        all of them that exist; stop if the hub is silent for the timeout or no longer exists. Returns the time of the
-        call."""
+        """Request the states of the `requested` partitions. Wait at most `patience` seconds until the hub has answered
+        for every requested partition that exists; stop if the hub is silent for the timeout or no longer exists.
+        Returns the time of the call."""
         with self._condition:
             since = self._list_since = time.monotonic()
             self._schedule = self._schedule.refresh(requested, since)
@@ -232,7 +232,8 @@ class HubWatcher:
             return since
 
     def _refreshed(self, requested: Sequence[str], since: float) -> list[str]:
-        """The `requested` partitions that are no longer stale; empty until the partitions were listed after `since`."""
+        """The `requested` partitions that are no longer stale; empty until the partitions have been listed after
+        `since`."""
         with self._condition:
             listed = self._known.listed_at > since
             known = [p for p in self._known.partitions if p not in self._schedule.stale] if listed else []
@@ -246,7 +247,7 @@ class HubWatcher:
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
         """The starting positions of those `partitions` that could be resolved in time. `latest` means the time
-        `latest_ms` of the hub's clock; if that is when `start` was called, the positions are from `latest_ends`. Raises
+        `latest_ms` by the hub's clock; if that is when `start` was called, the positions are from `latest_ends`. Raises
         `HubUnavailableError` if no position was resolved."""
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)

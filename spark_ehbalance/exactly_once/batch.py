@@ -49,8 +49,8 @@ class MicroBatch:
         #: The events to read.
         self.read: SequenceRanges = {}
         self.last: Mapping[str, str] = {}
-        # The batch contains only other sources' events, or only updates Spark's state. Its replay does not start the
-        # planner.
+        # If the end offset did not change, the batch contains only other sources' events or only updates Spark's state.
+        # A replay of such a batch does not start the planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
         answer = self._request()
@@ -156,9 +156,10 @@ def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
 
 
 def sources(offsets: Iterable[str]) -> list[StreamOffset]:
-    """The offset of each `ehbalance` source of a query, from the `offsets` that Spark logged for a batch, as JSON.
+    """The offset of each `ehbalance` source of a query, parsed from `offsets`, the JSON texts that Spark logged
+    for a batch.
 
-    Spark logs an offset once for each use of a source, for example twice if a stream is united with itself.
+    Spark logs an offset once for each use of a source, for example twice if a stream is unioned with itself.
     """
     ours = list[StreamOffset]()
     for text in offsets:

@@ -158,7 +158,7 @@ def _merged(
                 held = rows.join(_events(rows, table, extents), [PARTITION, SEQUENCE_NUMBER], "left_semi").count()
             if not marked and not has_passed:
                 _mark(fitting, target, table, sources, evolves=schema)
-            writer = into(table, fitting, extents)
+            writer = merge_writer(table, fitting, extents)
             if schema:
                 writer = writer.withSchemaEvolution()
             # Not `insertAll`, which rejects tables with generated, identity or other columns that the rows lack.
@@ -218,13 +218,15 @@ def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
     found = rows.groupBy(PARTITION).agg(F.min(number), F.max(number), F.count(F.lit(1)), counted).collect()
     for partition, _, _, count, numbers in found:
         if partition is None or count != numbers:
-            kind = "different sequence numbers" if one_row else "sequence numbers"
-            problem = f"Partition {partition}: {count} rows have {numbers} {kind}"
+            kind = "distinct sequence numbers" if one_row else "sequence numbers"
+            problem = f"Partition {partition}: {count} rows have only {numbers} {kind}"
+            if partition is None:
+                problem = f"{count} rows have no partition"
             raise TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
     return {partition: SequenceRange(first, last + 1) for partition, first, last, _, _ in found}
 
 
-def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWriter:
+def merge_writer(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWriter:
     """A MERGE of `rows` into `table` by event. The events of `rows` lie in `extents`."""
     partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
     same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
@@ -269,7 +271,7 @@ def _table(rows: DataFrame, target: str) -> tuple[str, str]:
 
 def _detail(rows: DataFrame, table: str) -> Row:
     detail = rows.sparkSession.sql(f"DESCRIBE DETAIL {table}").head()
-    assert detail, "one row"
+    assert detail, "DESCRIBE DETAIL returned no row"
     return detail
 
 
@@ -306,7 +308,7 @@ def _note(rows: DataFrame, target: str, identifier: str, version: int, *, evolve
 
 
 def _several(target: str, sources: list[str]) -> TargetError:
-    reason = f"MERGE identifies an event by partition and sequence number, and the sources are {' and '.join(sources)}"
+    reason = f"MERGE cannot distinguish the events of different sources, and the sources are {' and '.join(sources)}"
     return TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=reason)
 
 

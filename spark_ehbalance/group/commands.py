@@ -42,7 +42,7 @@ class PartitionCommand(Transition):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveTo(PartitionCommand):
     """Pin or transfer the partition to the member `to`: if the partition has an owner, request a handover within
-    `timeout_ms`; otherwise, leave it for `to` to claim."""
+    `timeout_ms`; otherwise, leave the partition for that member to claim."""
 
     to: str
     timeout_ms: int
@@ -59,7 +59,8 @@ class MoveTo(PartitionCommand):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinTo(MoveTo):
-    """Keep the partition with the member `to`, whatever the strategy decides, as soon as `to` has room for it."""
+    """Move the partition to the member `to` as soon as that member has room, and keep it there, whatever the strategy
+    decides."""
 
     def why_invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:

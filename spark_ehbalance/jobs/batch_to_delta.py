@@ -23,7 +23,7 @@ from spark_ehbalance.jobs.settings import PREFIX, JobSettings, SettingError, hub
 from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.options import Options, batch_options
 from spark_ehbalance.settings.option_specs import option_field
-from spark_ehbalance.settings.parsing import whole
+from spark_ehbalance.settings.parsing import whole_number
 from spark_ehbalance.settings.secrets import looks_secret
 
 
@@ -56,7 +56,7 @@ class Settings(JobSettings):
     table: str = required(parse_table)
     from_: datetime = required(_time)
     to: datetime = required(_time)
-    max_events_per_commit: int = option_field(1_000_000, whole(1))
+    max_events_per_commit: int = option_field(1_000_000, whole_number(1))
     source_name: str | None = option_field(None, _name)
     source: Mapping[str, str] = hub(_options)
 

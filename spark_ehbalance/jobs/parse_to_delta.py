@@ -1,8 +1,9 @@
 """Parses a stream of JSON events into a Delta table, and writes rejected events to another table. Both writes are
 exactly-once.
 
-Each table has its own marks. If the job dies between the two writes, the batch is read again, by this query or by the
-next owner of its partitions, because it is checkpointed only after both writes; the first write is then skipped.
+Each table's log has its own marks (how far each partition has been written, see `exactly_once`). If the job dies
+between the two writes, the batch is read again, by this query or by the next owner of its partitions, because it is
+checkpointed only after both writes; the first write is then skipped.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def parse_trigger(text: str) -> Mapping[str, Any]:
 
 
 def reject_secret(name: str, text: str) -> None:
-    """Raise `SettingError` if `text`, the value of setting `name`, can only be a secret."""
+    """Raise `SettingError` if `text`, the value of setting `name`, looks like a secret."""
     if looks_secret(text):
         raise SettingError(
             "EHB_SECRET_EXPOSED",

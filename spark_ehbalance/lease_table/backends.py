@@ -49,7 +49,7 @@ def canonical_location(text: str) -> str:
         raise ValueError("a path or an address that is not empty")
     if has_unsafe_characters(text):
         raise ValueError(
-            "a path or an address without quotes, brackets, wildcards, carets, backslashes and control characters"
+            "a path or an address without quotes, brackets, wildcards, carets, backslashes or control characters"
         )
     return _backend(text).parse_location(text)
 

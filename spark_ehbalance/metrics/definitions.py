@@ -1,4 +1,4 @@
-"""All metrics, each declared once; the table in docs/monitoring.md is generated from them. Pure."""
+"""All metrics, each declared once; the table in docs/monitoring.md is generated from them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
     BOTH,
-    "when the running batch started; from a lease table, when it was recorded. Missing while no batch runs",
+    "when the running batch started; in metrics read from a lease table, when the start was recorded. Missing while no "
+    "batch runs",
 )
 BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "moving average of the duration of a batch")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")

@@ -24,7 +24,7 @@ _Checkpoint = TypeVar("_Checkpoint", Position, "Position | None")
 class Request(enum.Enum):
     """What to request from the hub before planning again."""
 
-    #: The states of the owned partitions, because a position is outside the range of retained events as last known.
+    #: The states of the owned partitions, because a position is outside the last known range of retained events.
     #: Another member may have set the position since then.
     REFRESH = enum.auto()
     #: The newest events of the owned partitions, if the hub answers soon, so that the next batch includes the events
@@ -56,7 +56,7 @@ class PlanInputs:
     readable: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
-        """The inputs after the hub `answered` the request with `states`."""
+        """The inputs after the hub has responded to the request `answered` with `states`."""
         if answered is Request.REFRESH:
             return replace(self, states=states, refreshed=True)
         return replace(self, states=states, batch_ended=False)
@@ -114,8 +114,8 @@ def omitted_partitions(
     available_now: bool,
 ) -> dict[str, str]:
     """The `owned` partitions that may have a backlog but are not in a batch of these `ranges`, each with the reason:
-    `state` (it is unknown), `position` (the hub may lack it) or `limit` (it is reached). `limit` does not occur with
-    Trigger.AvailableNow, which leaves later events to the next run."""
+    `state` (it is unknown), `position` (the hub may no longer have its event) or `limit` (it is reached). `limit` does
+    not occur with Trigger.AvailableNow, which leaves later events to the next run."""
     out = {}
     for partition in owned:
         state, planned = states.get(partition), ranges.get(partition)
@@ -145,13 +145,13 @@ def progress_of(ranges: Mapping[str, OffsetRange]) -> dict[str, Progress]:
 def positions_of(inputs: PlanInputs) -> dict[str, Position]:
     """The position at which to continue reading each owned partition whose state is known."""
     return {
-        partition: position_under(holding.epoch, inputs.progress.get(partition), holding.checkpoint)
+        partition: position_in_epoch(holding.epoch, inputs.progress.get(partition), holding.checkpoint)
         for partition, holding in inputs.owned.items()
         if partition in inputs.states
     }
 
 
-def position_under(epoch: int, progress: Progress | None, checkpoint: _Checkpoint) -> Position | _Checkpoint:
+def position_in_epoch(epoch: int, progress: Progress | None, checkpoint: _Checkpoint) -> Position | _Checkpoint:
     """Where reading continues under a lease with this `epoch`: after the progress made in that epoch, or else at the
     checkpoint."""
     return progress.position if progress is not None and progress.epoch == epoch else checkpoint

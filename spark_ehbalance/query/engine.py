@@ -1,14 +1,14 @@
 """The decisions of one streaming query, as a function of its inputs. No clock, no I/O, no thread.
 
-A driver passes inputs to `QueryEngine.handle` and carries out the returned outputs. The answer to a request to the hub
-is the next input:
+The caller passes inputs to `QueryEngine.handle` and acts on the outputs that it returns. The answer to a request to the
+hub is the next input:
 
     Refresh, CatchUp  →  HubReported
     FindEvents        →  EventsFound
     FindOffsets       →  OffsetsFound
     Probe             →  Probed, and HubReported if Spark waits for it
 
-These steps lead from a request of Spark to its answer: from `BatchRequested` to `BatchPlanned`, and from
+These steps lead from a request from Spark to the answer: from `BatchRequested` to `BatchPlanned`, and from
 `RangesRequested` to `RangesPlanned`. The `MemberEngine` decides which partitions the query owns.
 """
 
@@ -32,7 +32,7 @@ from spark_ehbalance.query.batch_planning import (
     Request,
     omitted_partitions,
     plan_batch,
-    position_under,
+    position_in_epoch,
     positions_of,
 )
 from spark_ehbalance.query.consistency import changed_hub
@@ -49,8 +49,8 @@ _LOAD_INTERVAL = 5.0
 
 @dataclass(slots=True)
 class _Planning:
-    """A batch that is being planned: the `request`, made at monotonic time `since`, the inputs of the plan, and the
-    plan while its offsets are looked up."""
+    """A batch that is being planned. `request` was made at monotonic time `since`. `plan` is set only while its offsets
+    are being looked up."""
 
     request: protocol.BatchRequested
     since: float
@@ -189,7 +189,8 @@ class QueryEngine:
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Probe the stalled partitions whose probes are due, without delaying others."""
         owned, before, positions = planning.inputs.owned, self._probes, positions_of(planning.inputs)
-        # With Trigger.AvailableNow there may be no later batch; in Spark 4.0 and 4.1 the first one is the last.
+        # Wait for the probes where there may be no later batch: with Trigger.AvailableNow, and in the first batch,
+        # which is then the only one in Spark 4.0 and 4.1.
         waits = self._planned_after is None or self.fixed_ends is not None
         self._probes = stalls.update_probes(before, owned, positions, now.monotonic, at_once=waits)
         for line in stalls.warnings(before, self._probes):
@@ -233,7 +234,7 @@ class QueryEngine:
         """The batch, or a request to send to the hub first."""
         inputs, owned = planning.inputs, planning.inputs.owned
         if planning.looked_for is None:
-            # A result that arrives later is used in the next batch, because its position's event was not looked up.
+            # A probe result that arrives after this point waits for the next batch: its event has not been looked up.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in owned}
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {
@@ -311,7 +312,7 @@ class QueryEngine:
             is_free = lease.owner is None and may_take and (lease.pin is None or lease.pin.to == me)
             if lease.stall_count or not (is_free or lease.owner == me):
                 continue
-            position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
+            position = position_in_epoch(lease.epoch, progress.get(partition), lease.checkpoint)
             fixed, state = self.fixed_ends.get(partition), inputs.states.get(partition)
             ends = [fixed] if fixed is not None else []
             ends += [state.end] if state is not None else []  # a promotion may have lost events before the fixed end
@@ -363,7 +364,7 @@ class QueryEngine:
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
 
     def _require_owners(self, end: StreamOffset, now: Clocks) -> None:
-        """Raise `StoreUnavailableError` instead of replaying the batch without partitions that may still be owned."""
+        """Raise `StoreUnavailableError` if this query may still own partitions that the replay would omit."""
         if not self.knows_owners(end, now.monotonic):
             raise StoreUnavailableError(
                 "EHB_LEASE_TABLE_UNAVAILABLE",
@@ -377,8 +378,8 @@ class QueryEngine:
         return batch if batch is not None and batch.planned and batch.end == end else None
 
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
-        """Read the batch that ends at `end`: all partitions that other members have not taken if this process planned
-        the batch, otherwise the ranges of `plan_replay`."""
+        """Read the batch that ends at `end`. If this process planned it, read all partitions that no other member has
+        taken since; otherwise, read the ranges of `plan_replay`."""
         self.member.record_batch(end.batch, end.run)
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})

@@ -39,7 +39,7 @@ from spark_ehbalance.query.unknown_options import unknown_option
 from spark_ehbalance.settings.locations import path_in_url, scheme
 from spark_ehbalance.settings.option_specs import OptionSpec, option_field, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
-from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
+from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole_number
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
     is_reference,
@@ -155,7 +155,7 @@ class Options:
     )
     max_events_per_trigger: int | None = option_field(
         None,
-        whole(1),
+        whole_number(1),
         "maximum number of events per micro-batch, divided in proportion to the partitions' backlogs; at least one "
         "event is read from each partition with a backlog",
         shown="all",
@@ -163,12 +163,12 @@ class Options:
     )
     min_partitions: int | None = option_field(
         None,
-        whole(1),
+        whole_number(1),
         "minimum number of Spark tasks per batch: large offset ranges are split, and read without an owner level",
     )
     max_partitions_owned: int | None = option_field(
         None,
-        whole(1),
+        whole_number(1),
         "maximum number of partitions that this query may own; if the members' limits add up to less than the number "
         "of partitions, the remaining partitions are not read, and a warning is logged",
         only=SHARED,
@@ -224,7 +224,7 @@ class Options:
     )
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
     prefetch: int = option_field(
-        1000, whole(1, 10_000), "maximum number of events that the hub sends ahead, per partition: 1 to 10,000"
+        1000, whole_number(1, 10_000), "maximum number of events that the hub sends ahead, per partition: 1 to 10,000"
     )
     #: The Scala connector's default.
     receiver_timeout: float = option_field(
@@ -234,7 +234,7 @@ class Options:
         "the batch fails",
     )
     owner_level: int | None = option_field(
-        None, whole(0), "owner level of receivers, for a query without `leaseTable`", shown="none"
+        None, whole_number(0), "owner level of receivers, for a query without `leaseTable`", shown="none"
     )
     json_properties: bool = option_field(
         False,
@@ -250,7 +250,7 @@ class Options:
     )
     metrics_port: int | None = option_field(
         None,
-        whole(1, 65535),
+        whole_number(1, 65535),
         "port on the driver's machine that serves [the query's metrics](monitoring.md) to Prometheus; use a different "
         "port for each query",
         shown="none",

@@ -35,7 +35,7 @@ def parse_duration(value: str) -> float:
 
 
 def parse_delay(value: str) -> float:
-    """Parse a duration that may be 0 to seconds."""
+    """Parse a duration (0 is allowed) and return it in seconds."""
     seconds = _seconds(value)
     if seconds is None:
         raise ValueError(f"a duration, {_DURATION_FORMS}")
@@ -62,9 +62,9 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g} seconds" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
-def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """A parser for whole numbers from `minimum` to `maximum`."""
-    allowed = f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
+    allowed = "a whole number " + (f"of {minimum} or more" if maximum is None else f"from {minimum} to {maximum}")
 
     def parse(value: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", value) or not minimum <= int(value) <= (maximum or int(value)):
@@ -76,7 +76,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 def number(low: float, high: float = math.inf) -> Callable[[str], float]:
     """A parser for finite numbers from `low` to `high` (inclusive)."""
-    allowed = f"a number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
+    allowed = "a number " + (f"of {low:g} or more" if high == math.inf else f"from {low:g} to {high:g}")
 
     def parse(value: str) -> float:
         if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) or not low <= float(value) <= high or float(value) == math.inf:
@@ -86,7 +86,7 @@ def number(low: float, high: float = math.inf) -> Callable[[str], float]:
     return parse
 
 
-def positive(value: str) -> float:
+def parse_positive_number(value: str) -> float:
     """Parse a finite number above 0."""
     try:
         parsed = number(0)(value)

@@ -45,7 +45,7 @@ class SimulatedHub:
 
     @classmethod
     def create(cls, settings: HubSettings, partitions: int, rng: random.Random) -> SimulatedHub:
-        """A hub with `partitions` whose rates follow `settings`."""
+        """A hub with this number of partitions, whose rates follow `settings`."""
         weights = [(rank + 1) ** -settings.skew for rank in range(partitions)]
         rng.shuffle(weights)
         mean = sum(weights) / partitions
@@ -111,9 +111,9 @@ class SimulatedHub:
     def deliver(
         self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
     ) -> dict[str, tuple[int, int]]:
-        """Record that a sink finished `ranges`. If a higher epoch disconnected a receiver, only the events read before
-        that count. `part` returns the fraction of the batch that was read by a given time. Returns partition → (epoch,
-        end).
+        """Record that a sink finished `ranges`. If a higher epoch disconnected a receiver, only the events that
+        were read before the disconnection are counted. `part` returns the fraction of the batch that was read by a
+        given time. Returns partition → (epoch, end).
 
         Raises `LostEvents` if earlier events were never delivered.
         """

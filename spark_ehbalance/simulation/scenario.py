@@ -23,9 +23,9 @@ from spark_ehbalance.settings.parsing import (
     one_of,
     parse_delay,
     parse_duration,
+    parse_positive_number,
     parse_shift,
-    positive,
-    whole,
+    whole_number,
 )
 from spark_ehbalance.settings.secrets import redacted
 
@@ -75,10 +75,10 @@ class ScenarioEvent:
 
     at: float = option_field(0.0, parse_delay)
     do: str = option_field("", one_of(*ACTIONS))
-    count: int = option_field(1, whole(1))
+    count: int = option_field(1, whole_number(1))
     every: float = option_field(0.0, parse_delay)
     lasts: float = option_field(30.0, parse_duration)
-    factor: float = option_field(2.0, positive)
+    factor: float = option_field(2.0, parse_positive_number)
     offset: float = option_field(0.0, parse_shift)
 
 
@@ -90,7 +90,7 @@ class GroupSettings:
     checkpoint_interval: float = option_field(0.0, parse_delay)
     lease_duration: float = option_field(LEASE_DURATION, parse_duration)
     handover_timeout: float = option_field(HANDOVER_TIMEOUT, parse_duration)
-    max_owned: int | None = option_field(None, whole(0))
+    max_owned: int | None = option_field(None, whole_number(0))
     clock_skew: float = option_field(0.0, parse_delay)  # maximum error of a wall clock, in either direction
 
 
@@ -132,9 +132,9 @@ class QuerySettings:
     per partition. If there are no events, a query waits for `trigger` seconds."""
 
     batch: float = option_field(5.0, parse_duration)
-    capacity: float = option_field(50_000.0, positive)
+    capacity: float = option_field(50_000.0, parse_positive_number)
     trigger: float = option_field(1.0, parse_duration)
-    max_events: int = option_field(1_000_000, whole(1))
+    max_events: int = option_field(1_000_000, whole_number(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ class Scenario:
 
     name: str = "scenario"
     description: str = option_field("", str)
-    partitions: int = option_field(32, whole(1))
-    members: int = option_field(4, whole(0))
-    cycles: int = option_field(60, whole(1))
+    partitions: int = option_field(32, whole_number(1))
+    members: int = option_field(4, whole_number(0))
+    cycles: int = option_field(60, whole_number(1))
     settled: bool = option_field(True, flag)
     group: GroupSettings = field(default_factory=GroupSettings)
     hub: HubSettings = field(default_factory=HubSettings)

@@ -75,7 +75,8 @@ class RunStatistics:
     def state(self) -> str:
         """The part of the line that does not change merely because time passes."""
         if not self._reported:
-            return f"starting: {_JAVA_SOURCE.sub('the event hub', self._status) or 'the query'}"
+            status = _JAVA_SOURCE.sub("the event hub", self._status)
+            return f"starting: {status}" if status else "starting the query"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
         if self._owners and self._partitions is not None and not self._partitions[0]:
             others = f" and {len(self._owners) - 1} more" if len(self._owners) > 1 else ""

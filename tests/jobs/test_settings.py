@@ -82,7 +82,7 @@ REQUIRED, UNKNOWN, EXPOSED = "EHB_OPTION_REQUIRED", "EHB_OPTION_UNKNOWN", "EHB_S
         (
             {"maxEventsPerCommit": "0"},
             INVALID,
-            {"option": PREFIX + "maxEventsPerCommit", "value": "'0'", "allowed": "a whole number from 1"},
+            {"option": PREFIX + "maxEventsPerCommit", "value": "'0'", "allowed": "a whole number of 1 or more"},
         ),
         (
             {"source.startingPosition": "earliest"},

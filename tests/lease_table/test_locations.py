@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from obstore.store import AzureStore
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
-from spark_ehbalance.lease_table.delta.locations import for_libraries
+from spark_ehbalance.lease_table.delta.locations import library_arguments
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.ops.arguments import StorageOptions
@@ -128,11 +128,11 @@ def test_accounts_in_all_clouds_are_opened(cloud: str, endpoint: str) -> None:
     addresses = [f"{kind}://c@{host}" for kind in ("abfs", "abfss") for host in (cloud, blobs)]
     for text in [f"{address}/a/x y" for address in (*addresses, f"https://{cloud}/c", f"https://{blobs}/c")]:
         location = checked_location(text)
-        assert for_libraries(location, KEY) == opened
-        assert for_libraries(location, KEY | {"azure_storage_account_name": "acct"}) == opened
+        assert library_arguments(location, KEY) == opened
+        assert library_arguments(location, KEY | {"azure_storage_account_name": "acct"}) == opened
         own = {"azure_storage_endpoint": "https://gateway.example.com"}
-        assert for_libraries(location, KEY | own)[1] == KEY | own | {"account_name": "acct"}
-        storage = open_storage(*for_libraries(location, KEY))
+        assert library_arguments(location, KEY | own)[1] == KEY | own | {"account_name": "acct"}
+        storage = open_storage(*library_arguments(location, KEY))
         assert isinstance(storage, AzureStore)
         assert (storage.config["account_name"], storage.config["endpoint"]) == ("acct", endpoint)
         assert (storage.config["container_name"], storage.prefix) == ("c", "a/x y")
@@ -148,7 +148,7 @@ def test_accounts_in_all_clouds_are_opened(cloud: str, endpoint: str) -> None:
     ],
 )
 def test_supported_addresses_are_unchanged(location: str, opened: str) -> None:
-    assert for_libraries(location, KEY) == (opened, KEY)
+    assert library_arguments(location, KEY) == (opened, KEY)
     if opened.startswith("abfss:"):
         assert isinstance(open_storage(opened, KEY), AzureStore)
 

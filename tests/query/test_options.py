@@ -227,8 +227,9 @@ def test_allowed_values_continue_the_sentence(name: str) -> None:
 
 #: (options, values that are wrong for all of them, allowed values); `tests/settings/test_parsing.py` tests the formats.
 WRONG = [
-    ("maxEventsPerTrigger minPartitions maxPartitionsOwned prefetch", ["0"], "a whole number from 1"),
-    ("ownerLevel", ["-1"], "a whole number from 0"),
+    ("maxEventsPerTrigger minPartitions maxPartitionsOwned", ["0"], "a whole number of 1 or more"),
+    ("prefetch", ["0"], "a whole number from 1 to 10000"),
+    ("ownerLevel", ["-1"], "a whole number of 0 or more"),
     ("prefetch", ["10001"], "1 to 10000"),
     ("checkpointInterval", ["-1", "often", "367 d", "8784.1 h"], "a duration"),
     ("failOnDataLoss jsonProperties", ["yes"], "true or false"),
@@ -245,7 +246,7 @@ WRONG = [
     ("race.weight", ["size"], "one of count, load"),
     ("race.delayPerLease", ["0 s"], "a duration above 0"),
     ("transfer.target", ["-1"], "a number from 0 to 10"),
-    ("transfer.hitCount", ["1.5"], "a whole number from 0"),
+    ("transfer.hitCount", ["1.5"], "a whole number of 0 or more"),
 ]
 
 

@@ -17,9 +17,9 @@ from spark_ehbalance.settings.parsing import (
     one_of,
     parse_delay,
     parse_duration,
+    parse_positive_number,
     parse_shift,
-    positive,
-    whole,
+    whole_number,
 )
 
 
@@ -57,7 +57,7 @@ def test_duration_text_is_parsed_to_the_duration(seconds: float) -> None:
 def test_zero_is_accepted_where_allowed() -> None:
     assert parse_delay("0") == parse_delay("0 s") == parse_shift("0") == parse_shift("-0 ms") == 0
     assert number(0)("0") == 0
-    assert whole(0)("0") == 0
+    assert whole_number(0)("0") == 0
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_zero_is_accepted_where_allowed() -> None:
         (parse_duration, "8785 h", f"{ANY} above 0, {FORMS}, at most 366 days"),
         (parse_delay, "9" * 400 + " h", f"{ANY}, {FORMS}, at most 366 days"),
         (parse_shift, "--1 s", "a duration, with or without a minus sign"),
-        (whole(1), "0", "a whole number from 1"),
-        (whole(1, 10), "11", "a whole number from 1 to 10"),
+        (whole_number(1), "0", "a whole number of 1 or more"),
+        (whole_number(1, 10), "11", "a whole number from 1 to 10"),
         (number(0, 10), "10.1", "a number from 0 to 10"),
-        (number(0), "-1", "a number from 0"),
-        (number(0), "inf", "a number from 0"),
-        (number(0), "9" * 400, "a number from 0"),
-        (number(0), "1e3", "a number from 0"),
-        (positive, "0", "a number above 0"),
-        (positive, "nan", "a number above 0"),
+        (number(0), "-1", "a number of 0 or more"),
+        (number(0), "inf", "a number of 0 or more"),
+        (number(0), "9" * 400, "a number of 0 or more"),
+        (number(0), "1e3", "a number of 0 or more"),
+        (parse_positive_number, "0", "a number above 0"),
+        (parse_positive_number, "nan", "a number above 0"),
         (flag, "yes", "true or false"),
         (one_of("a", "b"), "A", "one of a, b"),
     ],

@@ -26,10 +26,10 @@ from tests.raising import raises
 @pytest.mark.parametrize(
     ("text", "problem", "allowed"),
     [
-        ("partitions = 0", "partitions=0 is invalid", "a whole number from 1"),
-        ("members = true", "members=True is invalid", "a whole number from 0"),
+        ("partitions = 0", "partitions=0 is invalid", "a whole number of 1 or more"),
+        ("members = true", "members=True is invalid", "a whole number of 0 or more"),
         ("settled = 1", "settled=1 is invalid", "true or false"),
-        ("[hub]\nrate = -1", "hub.rate=-1 is invalid", "a number from 0"),
+        ("[hub]\nrate = -1", "hub.rate=-1 is invalid", "a number of 0 or more"),
         ("[store]\ncommit = 0", "store.commit=0 is invalid", "a duration above 0, such as 10 seconds"),
         ('[store]\ncommit = "soon"', "store.commit='soon' is invalid", "a duration above 0"),
         ("[query]\nbatches = 1", "query.batches is unknown", "one of batch, capacity, trigger, max_events"),

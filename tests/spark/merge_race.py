@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark_ehbalance.exactly_once.conflicts import find_conflict
 from spark_ehbalance.exactly_once.marks import SequenceRange
-from spark_ehbalance.exactly_once.merging import into
+from spark_ehbalance.exactly_once.merging import merge_writer
 from spark_ehbalance.exactly_once.protocol import Conflict
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict 
 
     def first() -> None:
         try:
-            into(table, slow, extents).whenNotMatched().insertAll().merge()
+            merge_writer(table, slow, extents).whenNotMatched().insertAll().merge()
         except Exception as error:
             errors.append(error)
 
@@ -46,7 +46,7 @@ def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict 
     thread.start()
     try:
         wait_until(lambda: Path(began).exists() or errors, "the first MERGE has begun")
-        into(table, rows, extents).whenNotMatched().insertAll().merge()
+        merge_writer(table, rows, extents).whenNotMatched().insertAll().merge()
     finally:
         Path(goes_on).touch()
         thread.join()

@@ -313,7 +313,7 @@ def test_merge_reads_only_files_that_can_contain_its_events(spark: SparkSession,
     assert bodies == [*(f"event {number}" for number in range(7)), "replaced", "replaced", "added"]
     rows = event_rows(spark, 0, 2)
     unnumbered = rows.selectExpr("partition", "nullif(sequenceNumber, 1) AS sequenceNumber")
-    for refused, numbers in ((rows.union(rows), "2 different sequence"), (unnumbered, "1 different sequence")):
+    for refused, numbers in ((rows.union(rows), "only 2 distinct sequence"), (unnumbered, "only 1 distinct sequence")):
         with raises(TargetError, "EHB_TARGET_ROWS_INVALID", problem=re.compile(f"Partition 0: .* rows have {numbers}")):
             merge(refused, target)
 

@@ -13,7 +13,7 @@ from spark_ehbalance.emulator.amqp.errors import FRAMING_ERROR, NOT_ALLOWED, UNA
 from spark_ehbalance.emulator.amqp.frames import encode_frame, error_field
 from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, BaseConnection, Session, lowest_free
 
-_CHANNEL_MAX = 4999  # the highest channel of a session, as Azure announces
+_CHANNEL_MAX = 4999  # the highest channel number, the same as Azure announces
 
 
 class Connection(BaseConnection):
@@ -107,7 +107,7 @@ class Connection(BaseConnection):
         init, _ = frames.decode_performative(frame.body)
         if not isinstance(init, frames.SaslInit):
             raise DecodeError("the SASL frame is not sasl-init")
-        # SASL authorizes nobody here: links are authorized when they attach, so PLAIN is offered but not supported
+        # Links are authorized when they attach, not by SASL. PLAIN is offered as by the service, but rejected.
         passed = init.mechanism in ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
         self.write(encode_frame(0, frames.SaslOutcome(0, b"Welcome!") if passed else frames.SaslOutcome(1)))
         if not passed:

@@ -23,7 +23,7 @@ UNSENDABLE = FAIL, SKIP = ("fail", "skip")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All options of writing, parsed. Times are in seconds."""
+    """All write options, parsed. Times are in seconds."""
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
     kafka_columns: bool = option_field(
@@ -32,7 +32,7 @@ class WriteOptions:
     json_properties: bool = option_field(
         False,
         flag,
-        "read the values of `properties` as JSON, which the source returns with the same option, so that numbers, "
+        "parse the values of `properties` as JSON (as the source returns them with the same option), so that numbers, "
         "booleans and binary keep their types",
     )
     #: Skipping must be enabled explicitly, because it loses rows.
@@ -46,8 +46,8 @@ class WriteOptions:
     send_timeout: float = option_field(
         60.0,
         parse_duration,
-        "a task fails if the hub has accepted no batch for this long, over all attempts; time while the hub is busy "
-        "does not count. A batch that is not acknowledged within half of this time is sent again",
+        "a task fails if, across all attempts, the hub accepts no batch for this long; time during which the hub is "
+        "throttling is not counted. A batch that is not acknowledged within half of this time is sent again",
     )
 
 

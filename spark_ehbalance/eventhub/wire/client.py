@@ -19,7 +19,7 @@ from spark_ehbalance.eventhub.wire.sources import incompatible_transport
 #: The version of azure-eventhub with which this package is tested.
 TESTED = "5.15.1"
 
-#: The attributes that this package uses, by object of the client, in the order of `check_usable`.
+#: The attributes that this package uses, by client object, in the order in which `check_usable` lists the objects.
 _ATTRIBUTES = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _incoming_end _get_remote_timeout "
@@ -68,7 +68,7 @@ def private_calls() -> Iterator[None]:
 @contextlib.contextmanager
 def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
     """Shut down the socket of the client's `connection` if the block takes longer than `seconds`, so that reads fail.
-    The client has no time limit for a silent peer in SASL."""
+    The client itself does not time out if the peer goes silent during the SASL handshake."""
     deadline = time.monotonic() + seconds
     with cut_off_at(lambda: deadline, connection):
         yield
@@ -112,8 +112,8 @@ def check_open(connection: Any, session: Any, link: Any) -> None:
 
 
 def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
-    """Raise `ClientVersionError` unless this package can read the open `link` of the client's `handler`. Call it within
-    `private_calls`.
+    """Raise `ClientVersionError` unless this package can read from the open `link` of the client's `handler`. Call it
+    within `private_calls`.
 
     `granted` is the credit that the client should have granted on the link.
     """
@@ -127,7 +127,7 @@ def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
         raise unsupported(f"missing private attributes: {', '.join(missing)}")
     if (reason := incompatible_transport(connection._transport)) is not None:
         raise unsupported(reason)
-    if connection._transport.frames.taken_over() is None:
+    if connection._transport.frames.takeover_state() is None:
         raise unsupported("it does not read frames with `receive_frame`")
     if handler._keep_alive_thread is not None:
         raise unsupported("its keep-alive thread reads the same socket")

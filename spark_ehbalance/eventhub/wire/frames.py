@@ -106,7 +106,7 @@ def decoded(frame: bytes) -> tuple[int, Any]:
 
 
 def _fill(fields: Any, count: int) -> None:
-    """Append the omitted nulls to `fields`, unless `fields` is not a list."""
+    """If `fields` is a list, append the omitted nulls to it."""
     if isinstance(fields, list):
         fields += [None] * (count - len(fields))
 
@@ -120,7 +120,7 @@ def _check_range(fields: list[Any]) -> None:
 
 def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
     """Allow only flat lists and maps, because the client's decoder reads only these in the same way as `decode`. They
-    suffice for answers to a token."""
+    suffice for the responses to token requests."""
     if more:
         raise ValueError("an answer in several frames")
     while pos < len(frame):
@@ -142,15 +142,15 @@ class FrameReader:
         #: Whether a write has failed.
         self.broken = False
         self._source: Source | None = None
-        self._data = bytearray()  # received bytes that were not returned yet
+        self._data = bytearray()  # received bytes that have not been returned yet
 
-    def taken_over(self) -> tuple[Source, bytes] | None:
+    def takeover_state(self) -> tuple[Source, bytes] | None:
         """The source, and the bytes after the last frame, for the reader that takes over; None if no frame was read."""
         return None if self._source is None else (self._source, bytes(self._data))
 
     def write(self, data: bytes) -> None:
-        """Like the transport's `write`, but an error of a broken connection is raised only by the next read, so that
-        answers that the peer sent before, perhaps with the reason, are read first."""
+        """Like the transport's `write`, but if the connection is broken, only a read raises the error, after all
+        that the peer had sent before (perhaps the reason) was read."""
         try:
             self._write(data)
         except (ConnectionError, ssl.SSLEOFError):
@@ -191,7 +191,7 @@ class FrameReader:
         return frame
 
     def _read(self, wait: float | None) -> int | None:
-        """Read the next frame into the data. Returns its size, or None if the frame is still incomplete after `wait`
+        """Read the next frame into `_data`. Returns its size, or None if the frame is still incomplete after `wait`
         seconds."""
         if self._source is None:
             self._source = source_of(self._transport)
@@ -218,8 +218,8 @@ class FrameReader:
 
 
 def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
-    """Handle an End frame like the client's `end`, but keep the error, which `end` drops; and end the connection,
-    because it has only this session."""
+    """Handle an End frame with the client's handler `end`, but keep the error, which `end` drops. Also ends the
+    connection, because it has only this session."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError
 
     end(channel, fields)

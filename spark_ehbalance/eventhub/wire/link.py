@@ -52,7 +52,7 @@ class LinkReader:
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
-        self._source, half_read = self._transport.frames.taken_over()
+        self._source, half_read = self._transport.frames.takeover_state()
         self._prefetch = prefetch
         self._most = 0  # maximum number of messages of the current call
         self._wanted = 0  # number of messages for this call and later ones, which limits the credit

@@ -1,7 +1,7 @@
 """Locates the fields of many messages, which numpy parses in lockstep.
 
-A `Template` matches messages of one shape. `find_sections` and `find_pairs` read unlike messages: the first pairs of
-all maps at once, then the second ones, and so on."""
+A `Template` matches messages of one shape. `find_sections` and `find_pairs` read messages of differing shapes: the
+first pairs of all maps at once, then the second ones, and so on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _codes(*codes: int) -> Booleans:
     return np.isin(np.arange(256), codes)
 
 
-#: Masks by type code. Text is string, symbol or binary; an integer has a type that may fit signed 64 bits.
+#: Masks by type code. Text is string, symbol or binary; every value of an integer type fits in signed 64 bits.
 TEXT = _codes(0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
 BINARY = _codes(0xA0, 0xB0)
 _SIGNED = _codes(0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
@@ -47,8 +47,8 @@ _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Maximum bytes of a template up to the end of the annotations (the service's annotations take about 120), and after
-#: the body.
+#: Maximum size in bytes of each of a template's two parts: everything up to the end of the annotations (the service's
+#: annotations take about 120), and everything after the body.
 _MAX_TEMPLATE_BYTES = 1024
 
 #: Maximum number of pairs per map, because every map costs as much time and memory as the largest one. For the same
@@ -90,7 +90,7 @@ class Scan:
         if last < 0:  # every message is shorter
             self.good[:] = False
             return np.zeros((len(self.pos), size), np.uint8)
-        # a view as overlapping items of `size` bytes, from which the items at the positions are copied
+        # view the data as overlapping items of `size` bytes, then copy the items at the positions
         items = np.ndarray((last + 1,), f"V{size}", self._data, strides=(1,))
         rows: _Bytes = items[np.minimum(self.pos, last)].view(np.uint8).reshape(len(self.pos), size)
         return rows
@@ -125,7 +125,8 @@ class Scan:
         return self.skip(np.where(present, size, 0))
 
     def body(self) -> Spans:
-        """The span of the body, which must come next: one data section, or a value of binary or text."""
+        """The span of the body, which must come next: one data section, or one amqp-value section that
+        contains binary or text."""
         (rows, data), (_, value) = self._begins(DATA), self._begins(VALUE)
         form = rows[:, 3]
         wide = form & 0xF0 == 0xB0
@@ -254,7 +255,7 @@ class Template:
                 start = pos
         cut(len(raw), b"", 0)
         if SEQUENCE_NUMBER not in annotations or pos != len(raw) or end > len(raw):
-            raise ValueError("no sequence number, a key twice, or too long a map")
+            raise ValueError("no sequence number, a duplicate key, or a map that is too long")
         self.fits_all = False  # whether it matched all messages of the last call
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
@@ -265,7 +266,7 @@ class Template:
         tail = message[end:]
         delivery = len(tail) <= _MAX_TEMPLATE_BYTES and tail.startswith(_DELIVERY) and decode(tail, 3)[1] == len(tail)
         if tail and not delivery:
-            raise ValueError("sections other than delivery annotations after the body, or too long ones")
+            raise ValueError("after the body: a section other than delivery annotations, or too long annotations")
         self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 
     def match(self, messages: RawMessages) -> tuple[Booleans, dict[bytes, Any], Sections]:
@@ -369,8 +370,8 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
 def find_named(
     data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
 ) -> tuple[Booleans, dict[bytes, Integers]]:
-    """The mask of the `maps` in which each name occurs at most once, with a value of a type in its `codes`; and, for
-    each name, the index of its pair in each map (-1 if the name is missing)."""
+    """Returns the mask of the maps in which every name occurs at most once and has a value whose type is in
+    `codes[name]`. Also returns, for each name, the index of its pair in each map (-1 if the name is missing)."""
     size = -(-max(map(len, codes)) // 8) * 8
     keys, good, found = Scan(data, pairs.keys.starts).peek(size).view(np.uint64), np.ones(maps, np.bool_), {}
     for name, allowed in codes.items():

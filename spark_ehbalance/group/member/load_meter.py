@@ -1,4 +1,7 @@
-"""Moving averages of a member's load: arrival rate and backlog of each partition, batch duration, CPU. No clock."""
+"""Moving averages of a member's load: arrival rate and backlog of each partition, batch duration, CPU.
+
+Reads no clock: the caller passes the time.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def jittered(interval: float, rng: random.Random) -> float:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When one member acts: it balances at `balance_at`, reads at `read_at`, and does nothing before `paused_until`,
-    because the store was unavailable or too many races were lost. Methods return the next pace.
+    because the store was unavailable or too many races were lost. `admit` and `after_turn` return the next pace.
 
     Before `others_until`, only due renewals are committed. Before `routine_at`, no commit contains only routine
     transitions. Before `progress_at`, no commit contains only progress, unless the member is `hurried` because others
@@ -102,9 +102,9 @@ class Pace:
         if the turn did not balance.
         """
         latency = self.latency if took is None else 0.7 * self.latency + 0.3 * min(LONGEST_COMMIT, took)
-        # Only routine transitions wait, never due renewals and changes of owners. After losing races, a member gives
-        # others precedence for as long as the races took; otherwise, some members would always win and others would
-        # lose their leases.
+        # Only routine transitions wait; due renewals and ownership changes never wait. After losing races, a
+        # member gives others precedence for as long as the races took; otherwise, some members would always win and
+        # others would lose their leases.
         spacing = members * latency / STORE_SHARE
         interval = min(max(settings.read_interval, spacing), settings.balance_interval)
         read_at = now + jittered(settings.handover_read_interval if in_handover else interval, rng)

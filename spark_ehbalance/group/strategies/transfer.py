@@ -34,7 +34,7 @@ from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.plan import initial_plan, projected
 from spark_ehbalance.group.strategies.weights import ROUNDING, demands
 from spark_ehbalance.settings.option_specs import option_field
-from spark_ehbalance.settings.parsing import number, parse_duration, whole
+from spark_ehbalance.settings.parsing import number, parse_duration, whole_number
 
 #: The leader's memory is obsolete if more than this many lease durations have passed since its last cycle. That is
 #: longer than any balance interval with jitter.
@@ -60,7 +60,9 @@ class TransferParameters(Parameters):
         "CPU usage, and otherwise the mean load",
     )
     #: Prevents moves after a short burst.
-    hit_count: int = option_field(3, whole(0), "number of consecutive uneven cycles to tolerate before load is moved")
+    hit_count: int = option_field(
+        3, whole_number(0), "number of consecutive uneven cycles to tolerate before load is moved"
+    )
     #: After this time, the loads reflect the moves.
     cool_down: float = option_field(180.0, parse_duration, "wait after a cycle in which load was moved")
 

@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
-from spark_ehbalance.lease_table.delta.locations import for_libraries
+from spark_ehbalance.lease_table.delta.locations import library_arguments
 from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
@@ -56,7 +56,7 @@ class Folder:
         self.uri = uri
         self.options = dict(options)
         identity, plain_options = split(self.options)
-        self._address, self._plain_options = for_libraries(uri, plain_options)
+        self._address, self._plain_options = library_arguments(uri, plain_options)
         self._tokens = None if identity is None else StorageTokens(identity)
         #: delta-rs's last token, as an option, and its expiry in seconds since 1970.
         self.token: tuple[dict[str, str], float] = {}, math.inf

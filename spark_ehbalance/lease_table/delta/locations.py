@@ -24,7 +24,7 @@ SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "
 _ACCOUNT = re.compile(r"(?P<account>[a-z0-9-]+)(?P<zone>(\.z[0-9]{1,2})?)\.(dfs|blob)\.(?P<cloud>[a-z0-9.-]+)")
 _KNOWN_CLOUDS = ("core.windows.net", "fabric.microsoft.com")
 
-#: Mounts of storage on Databricks. They support neither hard links nor a rename that fails if the target exists.
+#: Storage mounts on Databricks. They support neither hard links nor a rename that fails if the target exists.
 _MOUNTS = ("/dbfs", "/Volumes")
 
 #: Values that turn delta-rs's flags off.
@@ -47,11 +47,11 @@ def parse_location(text: str) -> str:
     return _path(_unescaped(path_in_url("file", rest))) if kind == "file" else _address(kind, rest)
 
 
-def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+def library_arguments(location: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """The address and the options with which delta-rs and obstore open `location`.
 
-    These libraries support only one cloud, and treat an HTTPS address as any web server's. So an account in another
-    cloud or in a DNS zone is passed as an option, with its endpoint unless the options contain one.
+    These libraries support only one cloud, and treat an HTTPS address as that of an ordinary web server. So an
+    account in another cloud or in a DNS zone is passed as an option, with its endpoint unless the options contain one.
     """
     kind, (server, _, path) = scheme(location), location.partition("://")[2].partition("/")
     container, at, host = server.rpartition("@")
@@ -83,12 +83,12 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
             reason = "otherwise, existing files could be overwritten, and two queries could own the same partition"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
         if name.lower().endswith("s3_locking_provider"):
-            reason = "the lease table's commits are conditional writes of S3, so no writer may rely on locks"
+            reason = "the lease table commits with S3 conditional writes, so no writer may rely on locks"
             raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
 
 
 def _concerns(variable: str, location: str) -> bool:
-    """Whether delta-rs reads this environment variable for a table at `location`. S3 and local paths have variables."""
+    """Whether delta-rs reads this environment variable for a table at `location`: only for S3 and local paths."""
     if variable.startswith("aws_") or variable.endswith("conditional_put"):
         return location.startswith(("s3://", "s3a://"))
     return "://" not in location
@@ -126,7 +126,7 @@ def _address(kind: str, rest: str) -> str:
     if "#" in rest or re.search(r"%25[0-9A-Fa-f]{2}", rest):
         raise ValueError("an address without # and without an escaped %")
     if "@" in host and (kind not in ("abfs", "abfss") or ":" in host.partition("@")[0]):
-        raise ValueError("an address without a user and a password")
+        raise ValueError("an address without a user name or password")
     if kind == "https" and not _ACCOUNT.fullmatch(host.lower()):
         raise ValueError(
             "an https address of a storage account, such as https://ACCOUNT.blob.core.windows.net/CONTAINER/FOLDER"
@@ -146,6 +146,6 @@ def _unescaped(path: str) -> str:
         raise ValueError("an address whose escapes are UTF-8, such as %C3%A4 for ä") from None
     if has_unsafe_characters(plain):
         raise ValueError(
-            "an address without escaped quotes, brackets, wildcards, carets, backslashes and control characters"
+            "an address without escaped quotes, brackets, wildcards, carets, backslashes or control characters"
         )
     return plain

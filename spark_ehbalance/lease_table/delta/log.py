@@ -109,7 +109,8 @@ def added(path: str, size: int, rows: int, at_ms: int) -> dict[str, Any]:
 
 
 def overwrite(version: int, table: str, removed: str | None, add: dict[str, Any], token: str) -> bytes:
-    """The log file of the commit after `version` that replaces the data file of the table with this id."""
+    """The log file of the commit after `version`, which replaces the data file `removed` with `add` in the table with
+    the id `table`."""
     at_ms = add["add"]["modificationTime"]
     information = {
         "timestamp": at_ms,
@@ -130,8 +131,8 @@ def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError`, whose message states the problem. Truncated files of this store
-    are recognized by their number of actions or, in commits except the first, by the missing `add` at the end."""
+    """The actions of a log file. Raises `ValueError`, whose message states the problem. A truncated file
+    of this store is recognized by its number of actions (first commit) or the missing final `add` (later commits)."""
     try:
         # The bytes are split, because a string would also be split at U+2028.
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
@@ -165,7 +166,7 @@ def data_change(content: bytes, files: list[str]) -> str | None:
     return str(_information(actions).get("operation", "unknown")) if changes_data else None
 
 
-def is_by(token: str, content: bytes) -> bool:
+def was_written_by(token: str, content: bytes) -> bool:
     """Whether the author with this token wrote the log file."""
     return _information(actions_of(content)).get(_TOKEN) == token
 

@@ -55,7 +55,8 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
     """Open the storage at `uri`, which is an address or an absolute path; file names are relative to it. `tokens`
     provide the credentials.
 
-    Raises `FileNotFoundError` if there is no folder at a path, `ValueError`, and obstore's `BaseError`.
+    Raises `FileNotFoundError` if `uri` is a path without a folder, and `ValueError` for an invalid option. obstore's
+    `BaseError` is passed through.
     """
     if "://" not in uri:
         if not os.path.isdir(uri):

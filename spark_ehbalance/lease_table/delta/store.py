@@ -356,7 +356,7 @@ class DeltaStore(LeaseTable):
         _, later = self._gap()
         for version, token in self._check.written:
             with contextlib.suppress(FileNotFoundError):
-                if version in later and log.is_by(token, self._folder.read(commit_file(version))):
+                if version in later and log.was_written_by(token, self._folder.read(commit_file(version))):
                     self._folder.remove([commit_file(version)])
         self._check = self._check._replace(written=())
 
@@ -461,7 +461,7 @@ class DeltaStore(LeaseTable):
             failure = error
         try:
             found = self._log_file(version)
-            if found is not None and log.is_by(token, found.content):
+            if found is not None and log.was_written_by(token, found.content):
                 return found.tag
         except BACKEND_ERRORS:
             found = None

@@ -77,8 +77,8 @@ def description(group: Group) -> str:
 
 
 def group_of(description: str | None, location: str) -> Group | None:
-    """The group in the `description` of the lease table at `location`; None in another program's description. Raises
-    `StoreFormatError`."""
+    """The group in the `description` of the lease table at `location`; None if another program wrote the
+    description. Raises `StoreFormatError`."""
     try:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
@@ -113,7 +113,7 @@ def encode(rows: pa.Table) -> bytes:
 
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
-    """The snapshot in the rows of `table`, in any order. Raises `ValueError` if they are incomplete or edited."""
+    """The snapshot in `table`, whose rows may be in any order. Raises `ValueError` if they are incomplete or edited."""
     columns = [column.combine_chunks() for column in table.columns]
     columns[5] = columns[5].view(pa.int64())  # because times may be beyond the range of `datetime`
     *values, texts = (column.to_pylist() for column in columns)
