@@ -120,8 +120,9 @@ CONDITIONS = {
     "EHB_HUB_NOT_FOUND": Condition(
         "MissingError",
         "{what} {problem}.",
-        "Correct `eventHubName`, `consumerGroup` or the namespace, or create or enable the missing resource. If the "
-        "hub was recreated with fewer partitions, set a new `checkpointLocation` and a new `leaseTable`.",
+        "Check `eventHubName`, `consumerGroup` and the namespace. If they are correct, create the missing resource, or "
+        "enable the hub. If the hub was recreated with fewer partitions, set a new `checkpointLocation` and a new "
+        "`leaseTable`.",
     ),
     "EHB_PARTITION_SILENT": Condition(
         "HubUnavailableError",
@@ -142,9 +143,9 @@ CONDITIONS = {
         "DataLossError",
         "Partition {partition}: events from sequence number {position} on are gone: {reason}.",
         "If the events aged out, the query was stopped for longer than the hub retains events, or it is too slow. If "
-        "the hub was recreated, see [`EHB_HUB_RECREATED`](#ehb_hub_recreated); if it was promoted to another region, "
-        "see [`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query continues from "
-        "the first retained event.",
+        "the hub was recreated, see [`EHB_HUB_RECREATED`](#ehb_hub_recreated); if another region was promoted to "
+        "primary, see [`EHB_POSITION_UNKNOWN`](#ehb_position_unknown). With `failOnDataLoss=false`, the query "
+        "continues from the first retained event.",
     ),
     "EHB_EVENT_MALFORMED": Condition(
         "MalformedEventError",
@@ -213,7 +214,7 @@ CONDITIONS = {
         "number {in_sink} would be skipped silently. Nothing was read.",
         "The checkpoint is new, was rolled back, or belongs to another output. Restore the right checkpoint, or set a "
         "new `checkpointLocation` (for the file sink, a new output folder): see "
-        "[batch numbers](sharing.md#sinks-that-know-batch-numbers).",
+        "[batch numbers](sharing.md#sinks-that-skip-known-batch-numbers).",
     ),
     "EHB_CHECKPOINT_FOREIGN": Condition(
         "EhBalanceError", "The query's checkpoint {problem}.", "Set a new `checkpointLocation`, or upgrade the package."
@@ -320,7 +321,7 @@ CONDITIONS = {
     ),
     "EHB_TARGET_CONTENDED": Condition(
         "TargetError",
-        "The target rejected {count} commits of the batch. Last rejection: {reason}.",
+        "The target rejected {count} attempts to commit the batch. Last rejection: {reason}.",
         "Other writers change the table constantly, or this query cannot write to it. " + _RETRIED,
     ),
     "EHB_TARGET_LOCKED": Condition(
@@ -336,7 +337,8 @@ CONDITIONS = {
     ),
     "EHB_TARGET_STATE_AHEAD": Condition(
         "TargetError",
-        "The query lost the leases of partitions {partitions} during the batch, but its state contains their events.",
+        "The query lost the leases of partitions {partitions} during the batch, but the query's streaming state "
+        "already contains their events.",
         "Restart the query: Spark runs the batch again from the previous state.",
     ),
     "EHB_SESSION_SKIPS_WRITES": Condition(

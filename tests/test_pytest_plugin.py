@@ -99,7 +99,7 @@ def test_busy_affects_one_hub(make_event_hub: MakeHub) -> None:
 def test_outage_ends_with_its_block(event_hub: EventHub) -> None:
     with producer(event_hub.connection_string, retry_total=0) as client:
         client.send_event(EventData(b"one"))
-        with event_hub.away():
+        with event_hub.unreachable():
             assert event_hub.emulator.connections() == 0
             with pytest.raises(EventHubError):
                 client.send_event(EventData(b"lost"))
@@ -186,7 +186,7 @@ def test_new_hub(event_hub, orders, test):
     event_hub.append("one")
     assert len(event_hub.events()) == 1
     assert orders.hubs() == ["orders", event_hub.name]
-    event_hub.away()
+    event_hub.unreachable()
 """
 
 

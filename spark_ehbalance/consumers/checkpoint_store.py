@@ -69,11 +69,12 @@ class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient(..., checkpoint_store=store)` share an event hub with Spark queries
     through their lease table.
 
-    `options` are the options of `readStream`; `load_balancing_interval` is the client's, in seconds. Use each store
-    with only one client, and only in the process that created the store.
+    `options` are the options of `readStream`; `load_balancing_interval` must match the client's setting, in seconds.
+    Use each store with only one client, and only in the process that created the store.
 
-    Raises `OptionError` for invalid options. Methods also raise it for a closed store, a second client, or a client of
-    another group; `StoreError` if the table is unavailable, and `DataLossError` if the event hub was recreated.
+    Raises `OptionError` for invalid options. Methods also raise it if the store is closed, or used by a second client
+    or a client of another group. They raise `StoreError` if the table is unavailable, and `DataLossError` if the event
+    hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:

@@ -37,7 +37,7 @@ class ArrivedEvent:
 
 
 class EventHub:
-    """An event hub of an emulator in this process. For more methods, see `emulator`."""
+    """An event hub of an emulator in this process. For more operations, use its attribute `emulator`."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
         """Raises ValueError if the hub does not exist."""
@@ -90,7 +90,7 @@ class EventHub:
         self.emulator.server_busy(count, 0.0 if count else math.inf, self.name)
         return _on_exit(self.emulator.server_busy, hub=self.name)
 
-    def away(self) -> AbstractContextManager[object]:
+    def unreachable(self) -> AbstractContextManager[object]:
         """Reset all connections of the emulator and refuse new ones, as if it were unreachable. Ends with the `with`
         block, or with the test."""
         self.emulator.refuse_connections()

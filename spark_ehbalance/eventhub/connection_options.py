@@ -18,7 +18,7 @@ CONNECTION_OPTIONS = {
     ),
     "fullyQualifiedNamespace": OptionSpec(meaning="the namespace's host name, to connect with Entra ID"),
     "credential": OptionSpec(
-        meaning=f"[credential](security.md#entra-id): {_CREDENTIALS} of azure-identity, or "
+        meaning=f"an azure-identity [credential](security.md#entra-id) ({_CREDENTIALS}), or "
         "`package.module:callable`, which returns a `TokenCredential`",
         default="`default`",
     ),
@@ -39,7 +39,7 @@ CONNECTION_OPTIONS = {
     ),
     "customEndpointAddress": OptionSpec(
         meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
-        "(security.md#networks) whose certificate has that name",
+        "(security.md#networks) whose TLS certificate is issued for `HOST`",
         default="none",
     ),
     "caFile": OptionSpec(

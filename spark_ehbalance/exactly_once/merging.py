@@ -62,8 +62,8 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     defaults; the others must have the table's types. For `target`, see `write_once`. After `merge` has been called on a
     table, `write_once` also uses MERGE for that table, which is slower.
 
-    Raises `TargetError` and writes nothing if `df` cannot be merged into the table. This is the case if `write_once`
-    has written several hubs or sources to the table or, with `update=True`, if the table contains an event twice.
+    Raises `TargetError` and writes nothing if `df` cannot be merged into the table. This happens if `write_once` has
+    written events from several hubs or sources to the table, or if `update=True` and the table contains an event twice.
     """
     check_name(target)
     check_frame(df)

@@ -36,8 +36,8 @@ def spark_settings() -> dict[str, str]:
 
     `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets, which speed up the Python workers.
     For a local master, `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
-    cores. Spark's own configuration overrides these three settings. If the program sets the master of a cluster with
-    `.master(...)`, which this function cannot detect, override the last two settings with `.config(...)` afterwards.
+    cores. Spark's own configuration overrides these three settings. This function cannot detect a cluster master set
+    with `.master(...)`; in that case, override the last two settings with `.config(...)` afterwards.
 
     Raises `EhBalanceError` if no version of Delta supports the installed Spark.
     """

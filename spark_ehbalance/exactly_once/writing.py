@@ -45,12 +45,12 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     Spark's catalog; a missing table is created. `options` can be Delta's write options `compression`,
     `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
-    Every row must keep `partition` and `sequenceNumber`, and an event must always produce the same rows. `source` names
-    the written data (by default the namespace and event hub). If a batch writes a second DataFrame, give it a different
-    `source`.
+    Every row must keep `partition` and `sequenceNumber`, and an event must always produce the same rows. `source`
+    identifies where the data comes from (by default, the namespace and event hub). If a batch writes a second
+    DataFrame, give it a different `source`.
 
-    Raises `TargetError` if the DataFrame cannot be written to the table, and Delta's errors. After any of these errors,
-    the batch can be run again.
+    Raises `TargetError` if the DataFrame cannot be written to the table. Delta's own errors are passed through. After
+    any of these errors, the batch can be run again.
     """
     check_name(target)
     _write(df, batch_id, target, source, _strings(options))

@@ -93,7 +93,7 @@ FINDINGS: Mapping[str, FindingKind] = {
     "paused": FindingKind(
         _WARNING,
         "{member} owns {partitions} but leaves {events} events unread: {reason}.",
-        'See "Owned, but not read" in docs/troubleshooting.md.',
+        'See "A partition is owned but not read" in docs/troubleshooting.md.',
     ),
     "stalled": FindingKind(
         _WARNING,

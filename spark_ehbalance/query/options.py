@@ -142,11 +142,11 @@ class Options:
     starting_position: StartingPositions = option_field(
         LATEST,
         StartingPositions.parse,
-        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (write a "
-        '13-digit number as `{"next": NUMBER}`), a time with a time zone, such as `2026-01-31T12:00:00Z` (the first '
-        'retained event at or after that time), or a JSON object with one of these per partition: `{"0": 4711, "*": '
-        '"latest"}`. In a stream, `latest` is the end of the partition when the query, or the first one in its group, '
-        "first started",
+        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (write one "
+        'with 13 digits, like a time in milliseconds, as `{"next": NUMBER}`), a time with a time zone, such as '
+        "`2026-01-31T12:00:00Z` (the first retained event at or after that time), or a JSON object with one of these "
+        'per partition: `{"0": 4711, "*": "latest"}`. In a stream, `latest` is the end of the partition when the query '
+        "(in a group, its first query) first started",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
@@ -209,8 +209,8 @@ class Options:
     handover_timeout: float = option_field(
         HANDOVER_TIMEOUT,
         parse_duration,
-        "time allowed for a handover, after which the partition is stolen; except with `race`, [slow batches are "
-        "allowed more](sharing.md#which-strategy)",
+        "time allowed for a handover, after which the partition is stolen; except with `race`, [slow batches get "
+        "more time](sharing.md#which-strategy)",
         only=SHARED,
     )
     #: Off by default: only the user knows how long a batch may take.

@@ -18,6 +18,7 @@ _SPARK_OPTIONS = {
 _SHARED = "leave it out: partitions are shared by load (see `strategy`)"
 _START = "use `startingPosition`: `earliest`, `latest`, a sequence number or a time"
 _END = "use `endingPosition`: `earliest`, `latest`, a sequence number or a time"
+_BY_PARTITION = 'with a JSON object keyed by partition: {"0": 4711, "*": "latest"}'
 _ENTRA = "use `fullyQualifiedNamespace`, `eventHubName` and `credential`"
 
 #: The options of the Scala connector (2.3.22) → what to use instead.
@@ -25,13 +26,13 @@ SCALA_OPTIONS = {
     "eventhubs.connectionString": "use `connectionString`, not encrypted, preferably as `env:NAME`",
     "eventhubs.consumerGroup": "use `consumerGroup`",
     "eventhubs.startingPosition": _START,
-    "eventhubs.startingPositions": 'use `startingPosition` with a JSON object by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.startingPositions": f"use `startingPosition` {_BY_PARTITION}",
     "eventhubs.endingPosition": _END,
-    "eventhubs.endingPositions": 'use `endingPosition` with a JSON object by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.endingPositions": f"use `endingPosition` {_BY_PARTITION}",
     "eventhubs.maxEventsPerTrigger": "use `maxEventsPerTrigger`",
     "eventhubs.maxRatePerPartition": "use `maxEventsPerTrigger`, for all partitions together",
     "eventhubs.maxRatesPerPartition": "use `maxEventsPerTrigger`, for all partitions together",
-    "eventhubs.receiverTimeout": "use `receiverTimeout`, such as 60 s",
+    "eventhubs.receiverTimeout": "use `receiverTimeout`, for example `60 seconds`",
     "eventhubs.prefetchCount": "use `prefetch`",
     "eventhubs.useExclusiveReceiver": "use `ownerLevel=0` for true; with `leaseTable`, leave it out",
     "eventhubs.operationTimeout": "leave it out: a batch fails after `receiverTimeout`",
@@ -49,7 +50,7 @@ SCALA_OPTIONS = {
     "useSimulatedClient": "leave it out, and run `ehbalance emulator`",
 }
 
-_AT_ONCE = "leave it out: a batch begins with the first event, or at the trigger's time"
+_AT_ONCE = "leave it out: a batch starts as soon as an event arrives, or when the trigger fires"
 _HUB = "use `eventHubName`: each source reads one event hub"
 
 #: The options of Spark's Kafka source (4.1) → what to use instead.
@@ -71,7 +72,7 @@ KAFKA_OPTIONS = {
     "maxTriggerDelay": _AT_ONCE,
     "maxRecordsPerPartition": "use `minPartitions`, the number of tasks",
     "includeHeaders": "leave it out: the column `properties` contains the headers",
-    "kafkaConsumer.pollTimeoutMs": "use `receiverTimeout`, such as 60 s",
+    "kafkaConsumer.pollTimeoutMs": "use `receiverTimeout`, for example `60 seconds`",
 }
 
 #: Names in lower case → the product that has the option, the option, and what to use instead.

@@ -32,12 +32,12 @@ _GRACE = 2.0
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for all `queries` to end; on SIGTERM or SIGINT (Ctrl-C), stop them without duplicates, as `stop` does.
+    """Wait for all `queries` to end; on SIGTERM or SIGINT (Ctrl-C), stop them as `stop` does.
 
     The function then returns, so the program ends with exit code 0. Batches still running `timeout` seconds after the
     signal are aborted; the default suits a process that is killed after 30 s. A second signal raises `SystemExit` with
-    code 128 + its number. Call `run` in the main thread. In a terminal, owned partitions, events read and lag are
-    displayed; otherwise they are logged.
+    code 128 + its number. Call `run` in the main thread. In a terminal, it displays the owned partitions, the
+    number of events read, and the lag; otherwise, it logs them.
 
     If a query fails, `run` stops the others and raises the query's exception. Raises `EhBalanceError` if no query is
     passed, or if the JVM is lost.

@@ -12,8 +12,8 @@ from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without duplicates: wait until its running batch has finished, and release its partitions. After
-    `timeout` seconds, the batch is aborted.
+    """Stop `query` without causing duplicate events: wait for the running batch to finish, then release the partitions.
+    After `timeout` seconds, the batch is aborted.
 
     `query.stop()` alone aborts the running batch, so the next owners read its events again.
     """

@@ -56,8 +56,8 @@ class TransferParameters(Parameters):
         0.25,
         number(0, 10),
         "standard deviation of the members' loads above which load is moved "
-        "([all conditions](sharing.md#which-strategy)); a load of 1 is a fully busy host if every member reports its "
-        "CPU usage, and otherwise the mean load",
+        "([all conditions](sharing.md#which-strategy)); if every member reports its CPU usage, a load of 1 is a fully "
+        "busy host; otherwise, it is the members' mean load",
     )
     #: Prevents moves after a short burst.
     hit_count: int = option_field(

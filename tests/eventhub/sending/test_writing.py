@@ -308,7 +308,7 @@ def test_unavailable_hub_is_retried(
     caplog.set_level(logging.INFO, "spark_ehbalance")
     result: list[SendResult] = []
     thread = threading.Thread(target=lambda: result.append(write([{"body": b"x", "key": "k"}] * 10, KEYED)))
-    with event_hub.away():
+    with event_hub.unreachable():
         thread.start()
         wait_until(lambda: "retrying" in caplog.text, "it tries again")
     thread.join(60)
