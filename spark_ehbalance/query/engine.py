@@ -404,6 +404,7 @@ class QueryEngine:
         # Spark's log keeps the old epochs; once the batch has ended, the ranges are checkpointed with the new epochs.
         ranges = {partition: range_ for partition, range_ in replay.ranges.items() if partition in reserved}
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
+        self.loads = self.loads.batch_begun(now.monotonic)
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
             _LOG.info(
                 "replaying a batch; some of its partitions are not read again: partitions=%s",

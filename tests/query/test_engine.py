@@ -333,6 +333,14 @@ def test_logged_batch_is_not_replayed_while_its_owners_are_unknown() -> None:
     assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
 
 
+def test_replay_counts_towards_the_average_duration_of_a_batch() -> None:
+    one, end = logged_batch()
+    one.read(end)
+    one.now += 7
+    one.notify(protocol.BatchFinished(end))
+    assert one.engine.loads.member_load().batch_seconds == 7
+
+
 def logged_batch() -> tuple[OneQuery, StreamOffset]:
     """A query whose earlier process logged a batch but did not finish it."""
     one = OneQuery()
