@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.ranges import OffsetRange
+from spark_ehbalance.query import assembly
 from spark_ehbalance.query.finished_batches import NewestBatch
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.options import Options, stream_options
@@ -147,7 +148,7 @@ def simulate(passes_start: bool, processes: list[tuple[int, list[int]]]) -> Spar
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
         patch.setattr(datasource, "set_up_logging", lambda: None)
-        patch.setattr(datasource, "start_planner", spark.start_planner)
+        patch.setattr(assembly, "start_planner", spark.start_planner)
         patch.setattr(datasource, "mint_owner_id", lambda: f"owner {len(spark.planners)}")
         for _, triggers in processes:
             spark.run(triggers)

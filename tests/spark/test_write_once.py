@@ -574,8 +574,8 @@ def test_query_warns_about_events_written_by_another_query(
     run_available(spark, options | {"maxEventsPerTrigger": "40"}, tmp_path / "two", process=process)
     assert events_in(first) == events_in(second) == Counter(sent)
     assert "the target already contains events of the batch" in caplog.text
-    assert "`source` batch=1 " in caplog.text
-    assert "`source` batch=0 " not in caplog.text, "it may be one that is run again"
+    assert "`source`. batch=1 " in caplog.text
+    assert "`source`. batch=0 " not in caplog.text, "it may be one that is run again"
 
 
 THIEF = Author("thief", "1")
