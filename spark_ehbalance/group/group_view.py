@@ -231,6 +231,12 @@ class GroupView:
         return member in self.last_seen_ms and self.silence_ms(member) <= 1000 * self._durations.allowed_silence(member)
 
     @cached_property
+    def last_heartbeat_ms(self) -> int:
+        """The time of the group's last heartbeat; 0 if no query has ever joined."""
+        seen = [*self.last_seen_ms.values(), *(query.at_ms for query in self.snapshot.queries.values())]
+        return max([*seen, *(lease.renewed_at_ms for lease in self.snapshot.leases.values())], default=0)
+
+    @cached_property
     def _any_member_live(self) -> bool:
         return any(map(self.is_live, self.last_seen_ms))
 
@@ -260,10 +266,8 @@ class GroupView:
         leases = self.snapshot.leases.values()
         if self.problem:
             yield Finding("table_unreadable", (), {"problem": self.problem})
-        if leases and not self._any_member_live:
-            seen = [*self.last_seen_ms.values(), *(query.at_ms for query in self.snapshot.queries.values())]
-            seen += [lease.renewed_at_ms for lease in leases]
-            yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
+        if leases and self.last_heartbeat_ms and not self._any_member_live:
+            yield Finding("no_live_member", (), {"silence": (self.now_ms - self.last_heartbeat_ms) / 1000})
         yield from self._unowned([lease for lease in leases if lease.owner is None])
         yield from self._crash_loops()
         if stalled := [lease for lease in leases if lease.stall_count]:

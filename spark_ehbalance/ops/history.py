@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from spark_ehbalance.ops.arguments import AsJson, LeaseTable, StorageOptions
-from spark_ehbalance.ops.common import change_text, console, table, wrapped
+from spark_ehbalance.ops.common import change_text, console, echo, table, wrapped
 from spark_ehbalance.text import iso
 
 
@@ -25,6 +25,9 @@ def history(
             store.read()  # raises if the table is missing
     if as_json:
         typer.echo(json.dumps([asdict(change) for change in changes], indent=2))
+        return
+    if not changes:
+        echo(f"No changes of ownership are recorded in {lease_table}.")
         return
     out = console()
     columns = ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why")

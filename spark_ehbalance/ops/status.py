@@ -105,8 +105,8 @@ def _finding_text(severity: Severity, text: str, width: int) -> Text:
 
 
 def status_tables(view: GroupView, width: int = 10_000, height: int | None = None, only: str | None = None) -> Group:
-    """The tables of partitions and members for a terminal of this width and height. If the height is too small, shows
-    only the partitions with the longest lag. With `only`, shows only that partition and no members."""
+    """The non-empty tables of partitions and members for a terminal of this width and height. If the height is too
+    small, shows only the partitions with the longest lag. With `only`, shows only that partition and no members."""
     members = _member_table(view, width)
     leases, hidden = [lease for lease in view.snapshot.leases.values() if only in (None, lease.partition)], 0
     if height is not None:
@@ -115,11 +115,13 @@ def status_tables(view: GroupView, width: int = 10_000, height: int | None = Non
             furthest = sorted(leases, key=lambda lease: _urgency(lease, view), reverse=True)[:capacity]
             leases = [lease for lease in leases if lease in furthest]
     total = _total(view) if only is None else ""
+    joined = view.last_heartbeat_ms or not view.keeps_members
     return Group(
         wrapped(_title(view), width),
-        _partition_table(view, leases, width),
+        *([] if joined else [wrapped("No query has joined this group yet.", width)]),
+        *([_partition_table(view, leases, width)] if leases else []),
         *([cell(f"and {hidden} partitions with a shorter lag")] if hidden else []),
-        *([members] if only is None else []),
+        *([members] if only is None and view.members else []),
         *([wrapped(total, width)] if total else []),
     )
 
@@ -132,7 +134,8 @@ def _urgency(lease: Lease, view: GroupView) -> tuple[float, int, bool]:
 
 
 def _title(view: GroupView) -> str:
-    title = f"{view.snapshot.group}, {len(view.members)} {'members' if view.keeps_members else 'owners'}"
+    count, noun = len(view.members), "member" if view.keeps_members else "owner"
+    title = f"{view.snapshot.group}, {count} {noun}{'s' if count != 1 else ''}"
     if (ms := view.snapshot.lease_duration_ms) is not None:
         title += f", lease duration {ms / 1000:g} s"
     return title

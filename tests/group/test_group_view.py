@@ -186,6 +186,7 @@ def test_every_finding_code_is_covered() -> None:
         view(lease("0", "ann"), queries=[query("ann"), query("ann", lineage="old", at_ms=ago(3600))]),
         view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
         view(),
+        view(Lease("0", checkpoint=Position(4)), members=[], queries=[]),
     ],
     ids=[
         "two queries",
@@ -196,6 +197,7 @@ def test_every_finding_code_is_covered() -> None:
         "a new checkpoint",
         "handover",
         "empty",
+        "created from positions",
     ],
 )
 def test_healthy_group_has_no_findings(healthy: GroupView) -> None:

@@ -15,7 +15,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.group_view import GroupView
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.lag import Lag
-from spark_ehbalance.group.model import Load, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
+from spark_ehbalance.group.model import Load, Member, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table import viewer
 from spark_ehbalance.ops.status import status_tables
@@ -180,9 +180,36 @@ def test_shortest_lags_are_hidden_if_the_height_is_too_small(used: Group) -> Non
 
 def test_status_of_a_new_table(group: Group) -> None:
     group("init")
-    assert "0 members" in group("status").out
+    lines = group.done("status").splitlines()
+    assert lines[0].endswith(", 0 members")
+    assert lines[1:] == ["No query has joined this group yet.", "No findings."], "and no empty table"
     state = group.json("status")
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
+
+
+def test_status_of_a_table_created_from_positions(group: Group, tmp_path: Path) -> None:
+    (file := tmp_path / "positions.json").write_text('{"*": "earliest"}')
+    group.done("init", "--positions", file)
+    printed = group.done("status")
+    assert "No query has joined this group yet." in printed
+    assert "No findings." in printed
+    assert printed.count("nobody") == 4
+    assert "last seen" not in printed, "no empty table of members"
+    assert group.json("status")["findings"] == []
+
+
+def test_status_counts_one_member_in_the_singular(group: Group) -> None:
+    group.done("init")
+    change(group.table, members={"ann": Member("ann", "x", 1, renewed_at_ms=NOW_MS)})
+    printed = group.done("status")
+    assert printed.splitlines()[0].endswith(", 1 member")
+    assert "No query has joined" not in printed
+
+
+def test_history_without_changes_is_one_sentence(group: Group) -> None:
+    group.done("init")
+    assert group.done("history") == f"No changes of ownership are recorded in {group.table}.\n"
+    assert group.json("history") == []
 
 
 def test_error_names_a_missing_table(group: Group, table: Path) -> None:
