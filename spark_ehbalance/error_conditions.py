@@ -59,7 +59,12 @@ CONDITIONS = {
     "EHB_POSITION_INVALID": Condition(
         "OptionError", "The position of partition {partition} is invalid: {problem}. Allowed: {allowed}."
     ),
-    "EHB_CHECKPOINT_UNUSABLE": Condition("OptionError", "{location} is unusable: {reason}."),
+    "EHB_CHECKPOINT_UNUSABLE": Condition(
+        "OptionError",
+        "{location} is unusable: {reason}.",
+        "Check the path. For a deleted lease table, [use the checkpoints]"
+        "(operations.md#create-a-table-from-positions); for a deleted checkpoint, use the lease table.",
+    ),
     "EHB_TWO_SOURCES": Condition(
         "OptionError",
         "Two sources of the query have leaseTable={lease_table}, so each event would reach only one of them.",
@@ -194,7 +199,10 @@ CONDITIONS = {
         "Restore the table, or [create it from the checkpoints](operations.md#create-a-table-from-positions).",
     ),
     "EHB_LEASE_TABLE_REPLACED": Condition(
-        "DataLossError", "The lease table has id {found}; the query used id {known}.", _CREATE_FROM_POSITIONS
+        "DataLossError",
+        "The lease table has id {found}; the query used id {known}.",
+        "If you recreated the table on purpose, start the query with a new `checkpointLocation`. Otherwise: "
+        + _CREATE_FROM_POSITIONS,
     ),
     "EHB_LEASE_TABLE_STALE": Condition(
         "DataLossError",

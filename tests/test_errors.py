@@ -88,3 +88,10 @@ def test_error_contains_its_condition_and_a_link_to_the_remedy(remote: bool) -> 
         "[EHB_LEASE_TABLE_REPLACED] The lease table has id two\\n; the query used id one. "
         "Remedy: docs/errors.md#ehb_lease_table_replaced"
     )
+
+
+def test_table_recreated_on_purpose_needs_only_a_new_checkpoint() -> None:
+    before, separator, after = CONDITIONS["EHB_LEASE_TABLE_REPLACED"].remedy.partition("Otherwise")
+    assert "start the query with a new `checkpointLocation`" in before
+    assert separator
+    assert "create-a-table-from-positions" in after

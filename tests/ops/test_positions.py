@@ -113,7 +113,8 @@ def test_parent_folder_of_checkpoints_is_explained(ehbalance: Command, tmp_path:
 def test_missing_source_is_reported_once(ehbalance: Command, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     message = f"[EHB_CHECKPOINT_UNUSABLE] {missing} is unusable: No such file or directory."
-    assert message in ehbalance.fails(2, "positions", missing)
+    remedy = "Remedy: docs/errors.md#ehb_checkpoint_unusable"
+    assert f"{message} {remedy}\n" in ehbalance.fails(2, "positions", missing)
 
 
 def test_query_without_a_lease_table_has_exact_positions(ehbalance: Command, tmp_path: Path) -> None:
