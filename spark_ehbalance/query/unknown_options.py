@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
-from spark_ehbalance.settings.suggestions import nearest
+from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: Options that Spark adds, or that belong to a writer: key → option, and hint.
 _SPARK_OPTIONS = {
@@ -109,8 +109,8 @@ def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
         return _error(writing[key], where, ", but of df.write")
     if may_be_secret(key):
         return _error(redacted(key), "ehbalance")
-    if alike := nearest(key, sorted([*here, *writing.values()])):  # `where` is a guess: the options may be for a write
-        return _error(redacted(key), "ehbalance", f": did you mean {alike}?")
+    if hint := did_you_mean(key, sorted([*here, *writing.values()])):  # `where` is a guess: it may be a write
+        return _error(redacted(key), "ehbalance", hint)
     return _error(redacted(key), where)
 
 

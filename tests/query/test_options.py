@@ -90,7 +90,7 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in ("", KEY)],
     # names
     *[
-        (KEYED | {name: "5"}, [f"[EHB_OPTION_UNKNOWN] '{name.lower()}' is", f"did you mean {meant}?"])
+        (KEYED | {name: "5"}, [f"[EHB_OPTION_UNKNOWN] '{name.lower()}' is", f"(did you mean {meant}?). Remedy:"])
         for name, meant in ALIKE.items()
     ],
     *[(KEYED | {name: "latest"}, [message]) for name, message in NO_OPTION.items()],
