@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -155,7 +154,6 @@ def in_turns(ways: Mapping[str, Callable[[], float]], runs: int) -> dict[str, li
 
 def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
     """A Spark session with two cores and these jars that keeps all progress reports."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers must not compile this package again at each start
     more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
     return spark_session("local[2]", folder, {**SESSION, **more})
 
