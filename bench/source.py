@@ -118,6 +118,7 @@ def compare_with_kafka(
                 ][_WARM_UP:]
                 ours, kafka = zip(*flows, strict=True)
                 yield _kafka_row(f"{case.what}: events/s", [x.rate for x in ours], [x.rate for x in kafka])
+                yield _kafka_row(f"{case.what}: CPU a row", [x.cpu for x in ours], [x.cpu for x in kafka])
         with _backlogs(spark, servers, PARTITIONS) as (address, read):
             yield _compare_starts(spark, folder, log, address, read, runs)
         with _backlogs(spark, servers, steady_events) as (address, read):
