@@ -205,9 +205,8 @@ class MemberEngine:
         For a `replay`, also the partitions that are released only after it. If a replay omitted a partition and a later
         replay of the same batch contained it, a sink that skips known batch numbers would lose its events.
         """
-        free = {} if self.leaving else {p: x for p, x in self._member.owned.items() if not x.handover_pending}
-        kept = self._in_batch if replay else frozenset()
-        return {**free, **{p: x for p, x in self._member.owned.items() if p in kept}}
+        kept, stays = self._in_batch if replay else frozenset(), not self.leaving
+        return {p: x for p, x in self._member.owned.items() if p in kept or (stays and not x.handover_pending)}
 
     def readable(self, now: float, *, replay: bool = False) -> Mapping[str, OwnedLease]:
         """The plannable partitions whose leases are valid at monotonic time `now`; see `Membership.still_valid`."""
