@@ -37,7 +37,7 @@ from spark_ehbalance.lease_table.delta.store import DeltaStore
 PARTITIONS = 64
 WRITERS = 4
 
-#: Maximum ratio of the median of the last thousand commits to that of the first thousand commits to a new table.
+#: In a new table, the last thousand commits may take this many times as long as the first thousand (medians).
 MAX_SLOWDOWN = 1.3
 
 #: Maximum number of files that may be left: the data, log files and checkpoint of the last versions.

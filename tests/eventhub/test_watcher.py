@@ -254,7 +254,7 @@ LEVEL = 0
 
 @pytest.fixture
 def remembering(emulator: Emulator, start: Start) -> HubWatcher:
-    """A watcher for a hub with ten events per partition, of which it knows only the last."""
+    """A watcher that knows only the last of the ten events in each partition."""
     for partition in range(2):
         emulator.append(HUB, partition, [b"x"] * 10)
     return start(patience=2.0, remembered_offsets=100)
