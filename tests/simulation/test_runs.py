@@ -13,8 +13,6 @@ from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.run import Simulation, simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, ScenarioEvent, StoreSettings, load, parse
 
-OTHERS = [name for name in STRATEGIES if name != DEFAULT_STRATEGY]
-
 
 def small(name: str) -> Scenario:
     """The ready-made scenario with few partitions and members, so that it runs fast."""
@@ -66,41 +64,6 @@ def test_latest_is_the_time_of_the_groups_first_start_for_every_partition(partit
 def test_settled_group_gets_the_lease_duration_that_it_needs() -> None:
     scenario = replace(load("crash"), members=20, cycles=20, store=StoreSettings(latency=0.1), events=())
     assert simulate(scenario, "greedy").lease_duration > 30
-
-
-@pytest.mark.parametrize(
-    "strategy", [DEFAULT_STRATEGY, *(pytest.param(strategy, marks=pytest.mark.heavy) for strategy in OTHERS)]
-)
-def test_group_that_grows_on_a_slow_store_takes_leases_only_from_dead_members(
-    strategy: str,
-) -> None:
-    scenario = replace(
-        load("start-up"),
-        members=10,
-        partitions=120,
-        cycles=80,
-        store=StoreSettings(latency=0.1),
-        events=(ScenarioEvent(at=120.0, do="join", count=50), ScenarioEvent(at=600.0, do="crash")),
-    )
-    result = simulate(scenario, strategy, seed=1)
-    assert len(taken_from(result, 600 + result.lease_duration + 2 * scenario.group.balance_interval)) == 1, (
-        "only from the member that crashed"
-    )
-
-
-def taken_from(result: ScenarioResult, until: float) -> set[str | None]:
-    """The members from which leases were claimed. Checks that the last claim was before `until`, in seconds, and that
-    these members own nothing at the end."""
-    taken = [
-        change
-        for change in result.changes
-        if change.event == "Claim" and change.owner_before not in (None, change.owner)
-    ]
-    assert max((change.at_ms for change in taken), default=0) / 1000 <= until
-    owners = {change.partition: change.owner for change in result.changes}
-    victims = {change.owner_before for change in taken}
-    assert victims.isdisjoint(owners.values())
-    return victims
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.group.changes import Drain, HandOver, Rejected, Release, Steal, Transition
+from spark_ehbalance.group.changes import Drain, HandOver, Release, Steal, Transition
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
@@ -40,8 +40,6 @@ from tests.lease_table.store_conformance import GROUP
 #: Seconds, equal to the defaults of the options and `Settings`.
 CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
 
-#: The smallest and the largest random factor for intervals.
-JITTER = (0.8, 1.2)
 
 START = Position(-1)
 
@@ -69,7 +67,6 @@ class Node:
     turn_at: float
     ends_at: float = 0.0
     batch: Mapping[str, Progress] = field(default_factory=dict)
-    frozen: bool = False
     #: How many times longer than usual it waits between turns.
     slowness: float = 1.0
 
@@ -97,8 +94,6 @@ class Members:
         self.nodes: dict[str, Node] = {}
         self.moves: list[Move] = []
         self.loads: Callable[[], Mapping[str, Load]] = dict
-        #: Called at every commit with the states before and after it.
-        self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
         #: Whether a commit by this member fails now.
         self.fails: Callable[[str], bool] = lambda name: False
         self._last_owner = {lease.partition: lease.owner for lease in given}
@@ -137,28 +132,12 @@ class Members:
         """Die without leaving the group."""
         del self.nodes[name]
 
-    def freeze(self, name: str) -> None:
-        """Suspend the process and its batch in flight."""
-        self.nodes[name].frozen = True
-
-    def thaw(self, name: str) -> None:
-        """Resume the process."""
-        node = self.nodes[name]
-        node.frozen, node.turn_at = False, self.now
-
-    def drain(self, name: str, *, undo: bool = False) -> None:
-        """Commit operators' orders, even if they change nothing."""
-        self.order_if_valid(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
+    def drain(self, name: str) -> None:
+        self.order(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name))
 
     def order(self, *orders: Transition) -> None:
         """Commit operators' orders, all of which must be valid."""
-        assert not self.order_if_valid(*orders)
-
-    def order_if_valid(self, *orders: Transition) -> tuple[Rejected, ...]:
-        """Commit operators' orders and return the rejected ones."""
-        outcome = commit(self.store, self.store.read(), orders)
-        self.wrote(outcome.before, outcome.after)
-        return outcome.rejected
+        assert not commit(self.store, self.store.read(), orders).rejected
 
     def add_partitions(self, count: int) -> None:
         self.partitions += tuple(str(len(self.partitions) + index) for index in range(count))
@@ -179,10 +158,10 @@ class Members:
     def run(self, seconds: float) -> None:
         """Let `seconds` pass."""
         until = self.now + seconds
-        awake = [node for node in self.nodes.values() if not node.frozen]
-        while awake and (due := min(map(self._due, awake))) <= until:
+        nodes = [*self.nodes.values()]
+        while nodes and (due := min(map(self._due, nodes))) <= until:
             self.now = max(self.now, due)
-            self._turns([node for node in awake if self._due(node) <= self.now])
+            self._turns([node for node in nodes if self._due(node) <= self.now])
         self.now = until
 
     def cycles(self, count: int) -> None:
@@ -243,7 +222,6 @@ class Members:
         outcome = commit(self.store, self.store.read(), write.changes)
         before, after = outcome.before, outcome.after
         unfailing(node.member.handle(Committed(outcome), self._clocks()))
-        self.wrote(before, after)
         handed_over = {transition.partition for transition in outcome.accepted if isinstance(transition, HandOver)}
         stolen = {transition.partition for transition in outcome.accepted if isinstance(transition, Steal)}
         moves = DECLARATIONS[node.member.settings.strategy_name].moves
@@ -267,10 +245,10 @@ class Members:
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
         node = self.nodes.get(before.owner or "")
-        if node is None or node.frozen or after.partition in given:
+        if node is None or after.partition in given:
             return
         if self._clocks().wall_ms - before.renewed_at_ms >= LEASE * 1000:
-            return  # the owner was suspended until now
+            return  # the owner could not renew
         handover = before.handover
         assert handover is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
         assert handover.to == after.owner

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.group.model import Load
-from spark_ehbalance.group.strategies import STRATEGIES, Decision, View
-from spark_ehbalance.group.strategies.mixing import with_mixed_fallback
+from spark_ehbalance.group.strategies import STRATEGIES
 from tests.group.strategies.groups import EVEN, assert_at_rest, is_balanced, run_until
 from tests.group.strategies.members import CYCLE, Members, layout_of, snapshot_of
 from tests.group.strategies.views import view_of
@@ -33,26 +32,6 @@ def test_strategy_can_be_changed_one_member_at_a_time(old: str, new: str) -> Non
         run_until(group, SOON, lambda: is_balanced(group))
     assert_at_rest(group)
     assert len(group.moves) <= 12 * 3, "each partition about twice: away from who leaves, and to who joins"
-
-
-def test_strategy_receives_only_its_own_memory() -> None:
-    """After a group was mixed for a while, memory from before that time is not restored."""
-    snapshot = snapshot_of(["ann", "bob"], layout_of([None, None]))
-    shown: list[object] = []
-
-    def remembering(view: View) -> Decision:
-        shown.append(view.memory)
-        return Decision("nothing", memory="mine")
-
-    decide, memory = with_mixed_fallback(remembering), None
-    for other in ("x", "x", "y", "y", "x"):
-        members = {id: replace(row, strategy=other if id == "bob" else "x") for id, row in snapshot.members.items()}
-        decision = decide(view_of(replace(snapshot, members=members), "ann", memory=memory))
-        memory = decision.memory
-        if other == "y":
-            assert decision.rebalance_now
-            assert decision.rebalance_after
-    assert shown == [None, "mine", None]
 
 
 def test_loads_are_ignored_in_a_group_with_consumers() -> None:
