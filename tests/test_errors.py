@@ -37,12 +37,9 @@ def test_errors_have_the_parameters_of_their_sentence() -> None:
             assert given == condition.parameters, place
 
 
-def test_conditions_are_raised_and_documented() -> None:
+def test_conditions_are_in_the_table_with_an_error_class() -> None:
     raised = {ast.literal_eval(call.args[0]) for _, call in _calls()}
-    page = (_ROOT.parent / "docs/errors.md").read_text()
-    for name, condition in CONDITIONS.items():
-        assert hasattr(errors, condition.error)
-        assert f"### {name}\n" in page
+    assert all(hasattr(errors, condition.error) for condition in CONDITIONS.values())
     assert raised <= set(CONDITIONS)
 
 

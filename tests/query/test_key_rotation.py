@@ -88,8 +88,9 @@ def test_all_kinds_of_connections_use_the_new_key(rotation: Rotation) -> None:
 
 
 def test_sink_uses_the_new_key(rotation: Rotation) -> None:
-    task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), SinkColumns(0), LinkPool())
+    options = pickle.dumps(write_options({"connectionString": f"file:{rotation.file}"}))  # once per query
     rotation.rotate()
+    task = SendingTask(pickle.loads(options), SinkColumns(0), LinkPool())
     schema = pa.schema([("body", pa.binary())])
     assert task.write(pa.Table.from_pylist([{"body": b"new"}], schema).to_batches()).events == 1
 

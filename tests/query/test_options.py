@@ -213,18 +213,6 @@ def test_option_names_are_case_insensitive(case: Callable[[str], str]) -> None:
 
 # --- values ------------------------------------------------------------------------------------------------------
 
-#: How the description of allowed values begins, after "Allowed:".
-ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
-
-
-@pytest.mark.parametrize("name", [name for name, spec in (OPTIONS | STRATEGY_OPTIONS).items() if spec.parse is not str])
-def test_allowed_values_continue_the_sentence(name: str) -> None:
-    """The message reads as one sentence, whichever option is wrong."""
-    with pytest.raises(ValueError) as allowed:  # noqa: PT011
-        (OPTIONS | STRATEGY_OPTIONS)[name].parse("?")
-    assert str(allowed.value).startswith(ENGLISH)
-
-
 #: (options, values that are wrong for all of them, allowed values); `tests/settings/test_parsing.py` tests the formats.
 WRONG = [
     ("maxEventsPerTrigger minPartitions maxPartitionsOwned", ["0"], "a whole number of 1 or more"),

@@ -82,7 +82,7 @@ def test_handover_follows_the_batch_immediately_despite_a_long_trigger(
     start: Callable[..., StreamingQuery],
     table: Callable[[], Snapshot],
 ) -> None:
-    """`tests/query/test_handover.py` tests the handover without the listener."""
+    """The other query gets nothing until the batch has ended."""
     sink = Sink()
     sink.open.clear()
     everything = fill(hub, 10)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 _COMMAND = ("-c", "from spark_ehbalance.ops import main; main()", "dashboard")
@@ -19,13 +18,12 @@ _COMMAND = ("-c", "from spark_ehbalance.ops import main; main()", "dashboard")
 class Dashboard:
     """A process that serves the page and prints its address."""
 
-    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | (environment or {}),
         )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline()
@@ -56,9 +54,9 @@ class Dashboard:
 
 
 @contextlib.contextmanager
-def running(*arguments: object, port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
+def running(*arguments: object, port: int = 0) -> Iterator[Dashboard]:
     """Run the command with these arguments."""
-    dashboard = Dashboard(*_COMMAND, *map(str, arguments), "--port", str(port), environment=environment)
+    dashboard = Dashboard(*_COMMAND, *map(str, arguments), "--port", str(port))
     try:
         yield dashboard
     finally:
