@@ -1,8 +1,10 @@
-"""README and docs: link targets and mentioned files exist."""
+"""README and docs: link targets, mentioned files and quoted messages exist."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,20 @@ def test_walks_pass_through_at_most_seven_files(walk: str) -> None:
     section = prose(ROOT / "docs/design.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
     files = set(re.findall(r"`([\w/]+\.py)`", section))
     assert 4 <= len(files) <= 7
+
+
+def texts() -> Iterator[str]:
+    """All strings in the package, with … for the values in f-strings."""
+    for file in ROOT.glob("*spark_ehbalance/**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(value.value) if isinstance(value, ast.Constant) else "…" for value in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_messages_quoted_for_troubleshooting_exist_in_the_code() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("## Messages from Spark")[0]
+    quoted, known = re.findall(r"log:? (?:contains )?`([^`]+)`", page), "\n".join(texts())
+    assert len(quoted) == 3
+    assert [message for message in quoted if message not in known] == []

@@ -8,9 +8,10 @@ others.
 from __future__ import annotations
 
 import pytest
-from azure.eventhub.exceptions import ConnectionLostError
+from azure.eventhub.exceptions import ConnectionLostError, EventHubError
 
 from spark_ehbalance.eventhub import receiver
+from spark_ehbalance.eventhub.client_errors import error_message
 from spark_ehbalance.eventhub.receiver import DisconnectedError
 from spark_ehbalance.eventhub.service_errors import ErrorKind, classify
 
@@ -77,3 +78,11 @@ def test_other_receivers_level_is_parsed(text: str, level: int) -> None:
     translated = receiver._translate(error, None)  # type: ignore[arg-type]  # not needed for these
     assert isinstance(translated, DisconnectedError)
     assert translated.epoch == level
+
+
+@pytest.mark.parametrize("kind", [EventHubError, RuntimeError])
+def test_error_messages_are_short_and_contain_no_secrets(kind: type[Exception]) -> None:
+    assert error_message(kind("The partition is away.")) == "The partition is away."
+    assert len(error_message(kind("x" * 3_000_000))) == 1000
+    token = "SharedAccessSignature sr=sb%3a%2f%2fns&sig=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY%3d&se=1&skn=key"
+    assert "MDEyMzQ1" not in error_message(kind(f"You sent {token}"))
