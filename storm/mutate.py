@@ -6,20 +6,21 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
-import multiprocessing
 import os
-import random
+import resource
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from difflib import unified_diff
-from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import pytest
 import typer
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from hypothesis import HealthCheck, Phase, settings
 
 from storm.plan import draw
 from storm.rewriting import functions, rewrite_functions
@@ -62,15 +63,19 @@ _OPERATORS = (
     "ZeroIterationForLoop",
 )
 
-#: Seconds after which a mutant counts as killed, because it hangs.
-_TIMEOUT = 120.0
+#: Equivalent mutations: `==` instead of `is`, which the engines use for None, enums and unchanged snapshots.
+_EQUIVALENT = ("_Is_Eq", "_IsNot_NotEq")
+
+#: CPU seconds after which a mutant counts as killed, because it hangs.
+_CPU_LIMIT = 300
 
 
 def mutants(source: str) -> Iterator[str]:
     """Yield copies of `source` with one mutation each, in a function."""
     before = functions(source)
-    names = [name for name in operator_names() if name.partition("/")[2].startswith(_OPERATORS)]
-    for name in names:
+    for name in operator_names():
+        if not name.partition("/")[2].startswith(_OPERATORS) or name.endswith(_EQUIVALENT):
+            continue
         for occurrence in itertools.count():
             mutant = mutate_code(source, get_operator(name)(), occurrence)
             if mutant is None:
@@ -80,44 +85,86 @@ def mutants(source: str) -> Iterator[str]:
                     yield mutant
 
 
-def _run_mutant(module: ModuleType, source: str, tests: list[str], seeds: int) -> None:
+@dataclass
+class _Forks:
+    """Pytest plugin that runs the collected tests, and then the storm, in one fork of this process per mutant of
+    `module`."""
+
+    name: str
+    module: ModuleType
+    seeds: int
+    survivors: int = 0
+    _running: dict[int, str] = field(default_factory=dict)  # process id → mutant
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.items.sort(key=lambda item: item.get_closest_marker("hypothesis") is not None)  # the slow tests last
+        source = inspect.getsource(self.module)
+        self._start(session, source)
+        if not self._end(source):
+            pytest.exit(f"the tests of {self.name} fail without a mutation: repair them first", 1)
+        number = 0
+        for number, mutant in enumerate(mutants(source), 1):
+            if len(self._running) == os.cpu_count():
+                self._end(source)
+            self._start(session, mutant)
+            print(f"{self.name}: {self.survivors} of {number} mutations survive", end="\r", file=sys.stderr)
+        while self._running:
+            self._end(source)
+        print(f"{self.name}: {self.survivors} of {number} mutations survive", flush=True)
+        return True
+
+    def _start(self, session: pytest.Session, mutant: str) -> None:
+        with rewrite_functions(self.module, mutant):
+            process = os.fork()
+            if process == 0:
+                _run_mutant(session, self.seeds)
+        self._running[process] = mutant
+
+    def _end(self, source: str) -> bool:
+        """Wait until the run of a mutant ends, and print the mutation if it survives. Returns whether it does."""
+        process, status = os.wait()
+        mutant = self._running.pop(process)
+        diff = list(unified_diff(source.splitlines(), mutant.splitlines(), self.name, "survivor", lineterm="", n=1))
+        if status == 0 and diff:
+            self.survivors += 1
+            print("\n".join(diff), flush=True)
+        return status == 0
+
+
+def _run_mutant(session: pytest.Session, seeds: int) -> NoReturn:
     """Exit with 0 if neither the tests nor the storm detect the mutation."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(1, 2)
-    with rewrite_functions(module, source):
-        failed = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
-        os._exit(int(failed or any(play(draw(seed)).violation for seed in range(seeds))))
+    killed = True
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT, _CPU_LIMIT))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        fails = any(_fails(session, *items) for items in itertools.zip_longest(session.items, session.items[1:]))
+        killed = fails or any(play(draw(seed)).violation for seed in range(seeds))
+    finally:
+        os._exit(killed)
 
 
-def _survives(module: ModuleType, source: str, tests: list[str], seeds: int) -> bool:
-    process = multiprocessing.Process(target=_run_mutant, args=(module, source, tests, seeds))
-    process.start()
-    process.join(_TIMEOUT)
-    survives = process.exitcode == 0
-    process.kill()
-    return survives
+def _fails(session: pytest.Session, item: pytest.Item, following: pytest.Item | None) -> bool:
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    return bool(session.testsfailed)
 
 
 def main(
     modules: Annotated[list[str] | None, typer.Argument(help=f"Any of {', '.join(MODULES)}. Default: all.")] = None,
-    sample: Annotated[int, typer.Option(help="Number of mutations per module, drawn at random.")] = 1_000_000,
     seeds: Annotated[int, typer.Option(help="Number of seeds of the storm that a mutant must survive.")] = 40,
 ) -> None:
     """Mutate modules in one place at a time, and list the mutants that survive."""
+    # Examples are the same for all mutants, and are not simplified.
+    phases, checks = (Phase.explicit, Phase.generate), list(HealthCheck)
+    settings.register_profile(
+        "mutate", derandomize=True, database=None, phases=phases, deadline=None, suppress_health_check=checks
+    )
+    settings.load_profile("mutate")
     for name in modules or MODULES:
-        module = importlib.import_module(f"spark_ehbalance.{name}")
-        source = Path(inspect.getfile(module)).read_text(encoding="utf-8")
-        drawn = list(mutants(source))
-        drawn = random.Random(name).sample(drawn, min(sample, len(drawn)))
-        tests, survivors = [f"tests/{test}" for test in MODULES[name]], 0
-        if not _survives(module, source, tests, seeds):
-            raise RuntimeError(f"the tests of {name} fail without a mutation: repair them first")
-        for mutant in drawn:
-            if _survives(module, mutant, tests, seeds):
-                survivors += 1
-                diff = unified_diff(source.splitlines(), mutant.splitlines(), name, "survivor", lineterm="", n=1)
-                print("\n".join(diff), flush=True)
-        print(f"{name}: {survivors} of {len(drawn)} mutations survive", flush=True)
+        forks = _Forks(name, importlib.import_module(f"spark_ehbalance.{name}"), seeds)
+        tests = [f"tests/{test}" for test in MODULES[name]]
+        if pytest.main(["-qq", "-p", "no:cacheprovider", "-p", "no:warnings", *tests], [forks]):
+            raise typer.Exit(1)
 
 
 if __name__ == "__main__":
