@@ -25,13 +25,34 @@ from tests.group.strategies.groups import (
     run_until,
     seeds,
 )
-from tests.group.strategies.members import CYCLE, Members, snapshot_of
+from tests.group.strategies.members import CYCLE, LEASE, LOOK, Members, snapshot_of
 from tests.group.strategies.views import view_of
 
 ALL_STRATEGIES = pytest.mark.parametrize("strategy", EVEN)
 
+#: Seconds within which a group is balanced: the transfer shedder waits for some cycles and cools down.
+SOON = 1920.0
+
 #: Cycles after which all changes of these tests are over.
 ENOUGH = 60
+
+
+@ALL_STRATEGIES
+@FEW
+@given(members=st.integers(2, 6), count=st.integers(1, 20), seed=seeds)
+def test_dead_members_partitions_are_claimed_in_time_and_the_group_comes_to_rest(
+    strategy: str, members: int, count: int, seed: int
+) -> None:
+    """Within the lease duration plus two reads and a cycle, or as many cycles as there are partitions."""
+    group = Members(count, seed=seed, strategy=strategy)
+    group.join_many(members)
+    run_until(group, SOON, lambda: is_balanced(group))
+    group.crash("member-0")
+    cycles = count if DECLARATIONS[strategy].one_per_cycle else 1
+    group.run(LEASE + 1.2 * (LOOK + cycles * (CYCLE + LOOK)))
+    assert {lease.owner for lease in group.snapshot.leases.values()} <= group.nodes.keys()
+    run_until(group, SOON, lambda: is_balanced(group))
+    assert_at_rest(group)
 
 
 CHANGES = ("join", "leave", "crash", "drain", "add_partitions")
