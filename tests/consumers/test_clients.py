@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,26 +136,6 @@ def test_lost_events_in_one_partition_do_not_stop_the_others(consumers: Consumer
     consumers.order(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position(6), force=True))
     wait_until(lambda: len(second.seen) >= 8, "it is read from the position that was set")
     assert second.seen[6:] == [("0", 7), ("0", 8)]
-
-
-def test_clients_share_without_a_query(consumers: Consumers, client: NewClient) -> None:
-    first = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
-    wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
-    consumers.group.append(5, PARTITIONS)
-    wait_until(lambda: len(first.seen) == 5 * PARTITIONS, "the first reads everything")
-    second = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
-
-    def shared() -> bool:
-        consumers.group.append(1, PARTITIONS)  # a checkpoint releases a requested partition
-        return consumers.shares() == [1, 1]
-
-    wait_until(shared, "each has one")
-    third = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
-    first.stop()
-    wait_until(lambda: third.opened and consumers.shares() == [1, 1], "the third has what the first had")
-    everything = consumers.group.everything()
-    wait_until(lambda: not everything - Counter(first.seen + second.seen + third.seen), "everything was read")
-    assert Counter(first.seen + second.seen + third.seen) == everything, "once"
 
 
 def test_handler_error_reopens_its_partition(consumers: Consumers, client: NewClient) -> None:

@@ -9,10 +9,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta.store import DeltaStore
-from tests.ops.conftest import ehbalance
 from tests.spark.query_process import QueryProcess
-
-__all__ = ["ehbalance"]
 
 HUB = "hub"
 

@@ -12,15 +12,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
 
-from spark_ehbalance.exactly_once import once
 from tests.spark.settings import INTERPRETED
 from tests.spark.tables import events_in
 
@@ -50,19 +46,10 @@ class QueryProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def start(
-        self,
-        options: dict[str, str],
-        folder: Path,
-        *,
-        table: Path | None = None,
-        hold: Path | None = None,
-    ) -> Query:
-        """Start a query whose checkpoint and table (unless `table` is given) are in `folder`. It uses Delta's own
-        sink or, if `hold` is given, with `once`, where every batch waits while that file exists."""
+    def start(self, options: dict[str, str], folder: Path, *, table: Path | None = None) -> Query:
+        """Start a query whose checkpoint and table (unless `table` is given) are in `folder`."""
         target = table or folder / "table"
-        command = {"do": "start", "options": options, "folder": str(folder), "table": str(target)}
-        self._request(command | {"hold": str(hold) if hold else None})
+        self._request({"do": "start", "options": options, "folder": str(folder), "table": str(target)})
         return Query(self, folder, target)
 
     def error(self, folder: Path, within: float = 60) -> str:
@@ -112,17 +99,6 @@ class Query:
         return list(events_in(self._table).elements())
 
 
-def _holding_sink(target: str, hold: Path) -> Callable[[DataFrame, int], None]:
-    write = once(target)
-
-    def wait(df: DataFrame, batch_id: int) -> None:
-        while hold.exists():
-            time.sleep(0.05)
-        write(df, batch_id)
-
-    return wait
-
-
 def _main() -> None:
     from pyspark.sql import SparkSession
 
@@ -143,12 +119,7 @@ def _main() -> None:
                 )
                 # Without a trigger, the queries would make batches all the time and leave the test no CPU time.
                 writer = writer.trigger(processingTime="1 second")
-                if command["hold"]:
-                    queries[folder] = writer.foreachBatch(
-                        _holding_sink(command["table"], Path(command["hold"]))
-                    ).start()
-                else:
-                    queries[folder] = writer.format("delta").start(command["table"])
+                queries[folder] = writer.format("delta").start(command["table"])
             elif command["do"] == "error":
                 try:
                     ended = queries[folder].awaitTermination(command["within"])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from tests.members import Member
@@ -56,21 +55,3 @@ def test_survivor_takes_over_when_the_sharing_process_ends(
     print(f"read elsewhere {time.monotonic() - ended:.1f} s after the end")
     assert owners() == ["survivor"] * 8
     wait_until(lambda: not process.alive, "it has ended, and no other test uses it")
-
-
-@pytest.mark.heavy
-def test_exactly_once_query_reports_a_restored_lease_table(
-    shared_options: dict[str, str], hub: Emulator, processes: Callable[[int], list[QueryProcess]], tmp_path: Path
-) -> None:
-    (process,), hold = processes(1), tmp_path / "hold"
-    query = process.start(shared_options, tmp_path / "query", hold=hold)
-    sent = fill(hub, 1)
-    wait_until(lambda: set(query.rows()) == sent, "the first events are written")
-    hold.touch()
-    fill(hub, 1)
-    table = DeltaTable(shared_options["leaseTable"])
-    table.restore(table.version() - 1)
-    hold.unlink()
-    error = process.error(tmp_path / "query")
-    assert "spark_ehbalance.errors.StoreReplacedError: [EHB_LEASE_TABLE_ROLLED_BACK]" in error
-    assert "EHB_TARGET_BATCH_UNKNOWN" not in error
