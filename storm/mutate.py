@@ -63,8 +63,11 @@ _OPERATORS = (
     "ZeroIterationForLoop",
 )
 
-#: Equivalent mutations: `==` instead of `is`, which the engines use for None, enums and unchanged snapshots.
-_EQUIVALENT = ("_Is_Eq", "_IsNot_NotEq")
+#: Mutations that are not made, because identity and equality are the same for None, enums, small numbers and constants.
+_REDUNDANT = ("_Is", "_IsNot", "_Is_Eq", "_IsNot_NotEq")
+
+#: Number of examples of a stateful test.
+_EXAMPLES = 25
 
 #: CPU seconds after which a mutant counts as killed, because it hangs.
 _CPU_LIMIT = 300
@@ -74,7 +77,7 @@ def mutants(source: str) -> Iterator[str]:
     """Yield copies of `source` with one mutation each, in a function."""
     before = functions(source)
     for name in operator_names():
-        if not name.partition("/")[2].startswith(_OPERATORS) or name.endswith(_EQUIVALENT):
+        if not name.partition("/")[2].startswith(_OPERATORS) or name.endswith(_REDUNDANT):
             continue
         for occurrence in itertools.count():
             mutant = mutate_code(source, get_operator(name)(), occurrence)
@@ -98,6 +101,9 @@ class _Forks:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         session.items.sort(key=lambda item: item.get_closest_marker("hypothesis") is not None)  # the slow tests last
+        for item in session.items:
+            if isinstance(item, pytest.Function) and item.cls is not None and hasattr(item.cls, "settings"):
+                item.cls.settings = settings(item.cls.settings, max_examples=_EXAMPLES)
         source = inspect.getsource(self.module)
         self._start(session, source)
         if not self._end(source):

@@ -191,6 +191,8 @@ REFUSALS = {
         "owned by ann",
     ),
     "claim: handover cancelled since": (CANCELLED, claim(BOB, overdue_handover=TO_BOB), "owned by ann"),
+    "claim: handover to another": (group(handover=TO_CAT), claim(BOB, overdue_handover=TO_CAT), "owned by ann"),
+    "claim: handover to a third": (REQUESTED, claim(CAT, overdue_handover=TO_BOB), "owned by ann"),
     # Bob considered Ann's lease expired; since then, she has renewed it and Cat has requested a handover to Bob.
     "claim: expiry is no passed deadline": (
         after(group(), renew(), request(to="bob", by=CAT)),
@@ -326,6 +328,11 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "claim: given back, and another has had it": (
         group(owner=None, owned_since_ms=8),
         [claim(ANN, owned_since_ms=7)],
+        {**TAKEN, "owner": "ann"},
+    ),
+    "claim: given back, by a faster clock": (
+        group(owner=None, owned_since_ms=7),
+        [claim(ANN, owned_since_ms=8)],
         {**TAKEN, "owner": "ann"},
     ),
     "claim: expired and pinned": (group(pin=PINNED), [claim(unchanged_counter=EXPIRED)], BOBS),
@@ -507,6 +514,11 @@ def test_query_is_recorded_and_its_runs_are_counted() -> None:
     begun = after(first, ended, replanned, earlier).queries["l"]
     assert (begun.begun, begun.planner) == (8, "eve-2"), "a batch may be planned again, and no earlier one counts"
     assert again.queries["l"] == record, "the record stays, with the end of the process"
+    dan, fay = Author("dan", "dan-1"), Author("fay", "fay-1")
+    others = after(first, run_of(dan, "d"), run_of(fay, "f"), Leave(by=STRANGER, at_ms=AT)).queries
+    assert [others[lineage].run for lineage in "dfl"] == ["dan-1", "fay-1", ""]
+    for run in ("eve-0", "eve-2"):  # of the same query under another name
+        after(replace(first, queries={"l": replace(first.queries["l"], run=run)}), run_of(STRANGER))
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
     ahead = after(again, run_of(Author("eve", "eve-2"), begun=9, planner="eve-1b")).queries["l"]
@@ -517,8 +529,13 @@ def test_query_is_recorded_and_its_runs_are_counted() -> None:
 
 def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     left = with_lease(group(), Lease("0", owner="eve", epoch=3, owned_since_ms=7))
+    others = {p: Lease(p, owner, 3, owned_since_ms=7) for p, owner in (("1", "ann"), ("2", "zoe"), ("3", None))}
+    left = replace(left, leases={**left.leases, **others})
     running = after(left, run_of(STRANGER))
-    assert running.leases["0"].owned_since_ms == AT, "an earlier one was forgotten"
+    assert running.leases == left.leases | {"0": replace(left.leases["0"], owned_since_ms=AT)}, "it was forgotten"
+    for name in ("abe", "zoe"):
+        renamed = after(left, run_of(Author(name, "1")), run_of(STRANGER))
+        assert renamed.leases["0"].owned_since_ms == AT, "the query had another name"
     later = replace(run_of(Author("eve", "eve-2")), at_ms=AT + 1)
     assert after(running, later).leases["0"].owned_since_ms == AT, "its own leases stay its own"
     taken = after(running, replace(later, lineage="other"))

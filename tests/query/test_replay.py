@@ -20,6 +20,7 @@ def test_logged_batch_is_replayed_with_the_new_epochs() -> None:
     logged = {"0": OffsetRange("0", 1, 5, 10), "1": OffsetRange("1", 1, 0, 3, since_ms=7)}
     holdings = {"0": owned_lease(5, epoch=2), "1": owned_lease(0, epoch=4, since_ms=7), "2": owned_lease(0)}
     assert plan_replay(logged, {"0": owned_lease(5, epoch=3)}) == {}, "it is not known since when"
+    assert plan_replay(logged, {"0": owned_lease(5, epoch=1)}) == {"0": logged["0"]}, "a store without epochs"
     assert plan_replay(logged, holdings) == {
         "0": OffsetRange("0", 2, 5, 10),
         "1": OffsetRange("1", 4, 0, 3, since_ms=7),
@@ -30,6 +31,7 @@ def test_logged_batch_is_replayed_with_the_new_epochs() -> None:
     ("holdings", "why"),
     [
         ({}, "another member has it"),
+        ({"0": owned_lease(10, epoch=2)}, "this query has finished it"),
         ({"0": owned_lease(10, epoch=3)}, "another member has finished it"),
         ({"0": owned_lease(7, epoch=3)}, "another member has finished a part"),
         ({"0": owned_lease(2, epoch=3)}, "an operator has set the position back"),
@@ -59,7 +61,10 @@ def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
     holdings = {"0": owned_lease(9, epoch=4, since_ms=7, seek_epoch=3)}
     logged = StreamOffset("a", {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}, batch=3)
     assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
-    assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"
+    for number in (3, 4):
+        assert EarlierBatches(finished_number=number).replay(logged, holdings) == {}, (
+            "the table knows that it is finished"
+        )
 
 
 def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
@@ -70,6 +75,7 @@ def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_chang
     found = Snapshot(
         Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
     )
+    assert logged.last is logged.finished
     progress, earlier = recover(logged, found, "l")
     assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)
 
@@ -78,4 +84,5 @@ def test_restart_after_a_reset_resumes_from_the_logged_reset() -> None:
     """A hub that lost events reuses the sequence numbers that were read before the reset."""
     finished = StreamOffset("a", {"0": OffsetRange("0", 1, 0, 9), "1": OffsetRange("1", 1, 0, 9)})
     logged = LoggedBatches(finished, StreamOffset("a", {"0": OffsetRange("0", 1, 0, 4)}, batch=2))
+    assert logged.last is logged.unfinished
     assert logged.progress() == {"0": Progress(1, Position(-1)), "1": Progress(1, Position(8))}
