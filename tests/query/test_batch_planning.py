@@ -49,7 +49,7 @@ def test_owned_partitions_are_read_from_checkpoint_to_newest_event() -> None:
     assert planned(inputs) == BatchPlan({"0": OffsetRange("0", 7, 4, 10), "1": OffsetRange("1", 1, 9, 9)})
 
 
-@pytest.mark.parametrize(("checkpoint", "epoch", "start"), [(4, 2, 6), (2, 3, 2), (8, 3, 8)])
+@pytest.mark.parametrize(("checkpoint", "epoch", "start"), [(4, 2, 6), (2, 3, 2), (8, 3, 8), (4, 1, 4)])
 def test_uncheckpointed_progress_counts_only_under_the_current_epoch(checkpoint: int, epoch: int, start: int) -> None:
     """Under an earlier epoch, another member has read on since, or an operator has set the position."""
     inputs = PlanInputs({"0": owned_lease(checkpoint, epoch)}, {"0": events(0, 10)}, {"0": finished(6, epoch=2)})
@@ -61,6 +61,14 @@ def test_fixed_ends_limit_the_batch_to_their_partitions_and_positions() -> None:
     holdings = {"0": owned_lease(3), "1": owned_lease(5), "2": owned_lease(0), "3": owned_lease(4)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
     assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0), "3": (4, 4)}
+
+
+@pytest.mark.parametrize("before", ["0-3-3", None])
+@pytest.mark.parametrize(("limit", "last"), [(None, "0-9-9"), (2, None)])
+def test_range_contains_the_known_offsets_of_its_ends(before: str | None, limit: int | None, last: str | None) -> None:
+    owned = replace(owned_lease(), checkpoint=Position(3, before))
+    range_ = planned(PlanInputs({"0": owned}, {"0": PartitionState(0, 10, "0-9-9", None)}, limit=limit)).ranges["0"]
+    assert (range_.start_offset, range_.end_offset) == (before, last)
 
 
 def test_stalled_partition_is_read_up_to_the_probes_last_event() -> None:

@@ -10,16 +10,16 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, StoreUnavailableError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandover, Stall, Steal
+from spark_ehbalance.group.changes import Claim, HandOver, Join, Release, RequestHandover, Stall, Steal
 from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.model import Lease, Pin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
-from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
-from spark_ehbalance.query.progress_policy import LeaseTableProgress
+from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset
+from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress
 from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
@@ -129,6 +129,31 @@ def test_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCa
     assert caplog.text.count("failOnDataLoss=false: next=4") == 1
 
 
+def test_hub_recreated_during_planning_stops_the_query() -> None:
+    """Before a position beyond its end counts as an ordinary loss, and is reset."""
+    one = OneQuery(partitions=1, fail_on_data_loss=False)
+    one.engine.policy = LeaseTableProgress(replace(START, hub=HubReference("hub", created_ms=7)), "/leases")
+    one.hold(_0=4, begin=4)
+    assert one.request_batch() == [protocol.Refresh(("0",))]
+    with pytest.raises(DataLossError, match="EHB_HUB_RECREATED"):
+        one.notify(protocol.HubReported(replace(one.hub, created_ms=9)))
+    assert one.ann.query.resets == {}
+
+
+def test_stalled_partition_is_probed_again_after_a_pause() -> None:
+    one = OneQuery(partitions=1)
+    one.hold(_0=9)
+    one.others(Stall(by=ANN, at_ms=0, partition="0", epoch=1))
+    one.turn(balance=True)
+    one.turn(balance=True)
+    assert one.request_batch() == [probe := protocol.Probe({"0": 0}, {"0": 3}, waits=True)]
+    one.notify(protocol.Probed({"0": 0}, {}))
+    for wait, due in ((59, False), (2, True)):
+        one.now += wait
+        one.turn()
+        assert (probe in one.request_batch()) is due
+
+
 def test_offset_contains_progress_made_under_a_lapsed_lease() -> None:
     """A query killed before it could commit that progress resumes there if no other member has claimed the lease."""
     one = OneQuery(partitions=1)
@@ -149,6 +174,10 @@ def test_offset_contains_progress_made_under_a_lapsed_lease() -> None:
     assert spans(end) == {"1": (0, 3)}
     assert end.other_positions == {"0": EpochPosition(1, 5)}
     assert end.checkpoints == {"0": 0}, "for a group without its lease table"
+    one.others(Steal(by=BOB, at_ms=0, partition="0", epoch=1))
+    one.begin()
+    one.hold(_1=4)
+    assert one.batch(end).other_positions == {}, "bob reads on from the checkpoint"
 
 
 def test_batch_survives_a_seek_unless_another_member_then_steals_the_partition() -> None:
@@ -367,6 +396,17 @@ def test_partitions_stolen_before_the_batch_is_read_are_left_to_their_new_owner(
     assert {p: progress.position.next for p, progress in one.ann.query.progress.items()} == {"0": 5}
 
 
+def test_without_lease_table_a_planned_batch_is_read_whole_even_after_another_claim() -> None:
+    """Its offset contains the whole batch, such as one planned before a suspension."""
+    one = OneQuery()
+    one.engine.policy = OffsetProgress(START)
+    one.hold(_0=5, _1=5)
+    end = one.batch()
+    one.others(Claim(by=ANN, at_ms=0, partition="1", epoch=1))
+    one.turn()
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
+
+
 def test_available_now_does_not_wait_for_events_it_will_not_read() -> None:
     """Events lost in a promotion, partitions beyond the member's limit, and all partitions if the member is leaving."""
     one = OneQuery(partitions=1)
@@ -387,6 +427,29 @@ def test_available_now_does_not_wait_for_events_it_will_not_read() -> None:
     one, end = available_now()
     one.ann.handle(LeaveRequested(), one.clocks)
     assert one.planned(one.request_batch(end)).unread == set()
+
+
+@pytest.mark.parametrize(
+    ("max_owned", "lease", "waits"),
+    [
+        (None, {}, True),
+        (2, {}, True),
+        (None, {"pin": Pin("ann", "operator")}, True),
+        (None, {"pin": Pin("abe", "operator")}, False),
+        (None, {"pin": Pin("zoe", "operator")}, False),
+        (None, {"stall_count": 1}, False),
+        (None, {"checkpoint": Position.before(6)}, False),
+    ],
+)
+def test_available_now_waits_for_free_partitions(max_owned: int | None, lease: dict[str, Any], waits: bool) -> None:
+    one, end = available_now()
+    one.ann.settings = replace(one.ann.settings, max_owned=max_owned)
+    one.turn()
+    one.others(Release(by=one.ann.author, at_ms=0, partition="1", epoch=1))
+    one.replace_table(replace(one.table, leases={**one.table.leases, "1": replace(one.table.leases["1"], **lease)}))
+    one.turn()
+    one.notify(protocol.BatchFinished(end := one.batch(end)))
+    assert one.planned(one.request_batch(end)).unread == ({"1"} if waits else set())
 
 
 def test_ends_stay_fixed_when_the_process_was_suspended() -> None:

@@ -93,4 +93,6 @@ def test_without_lease_table_leases_resume_from_the_logged_batches() -> None:
     started = Snapshot(GROUP, leases={**leases, "2": Lease("2")}, table=TableIdentity("", latest_ms=70))
     assert policy.snapshot(GROUP, finished, unfinished) == started, "partition 2 was never read"
     assert ALONE.snapshot(GROUP, finished, unfinished).leases == leases, "an earlier version stored no first start"
+    of_one = Snapshot(GROUP, leases={"1": leases["1"]}, table=TableIdentity("", latest_ms=0))
+    assert ALONE.snapshot(GROUP, StreamOffset("me"), unfinished) == of_one
     assert policy.snapshot(GROUP, StreamOffset("me"), StreamOffset("me")) == Snapshot(GROUP)

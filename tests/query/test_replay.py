@@ -69,9 +69,10 @@ def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
 
 def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
     """The table was unreachable when the query was killed, or the checkpoint was waiting for `checkpointInterval`."""
-    ranges = {p: OffsetRange(p, 2, 5, 10) for p in ("0", "1", "2")}
+    ranges = {p: OffsetRange(p, 2, 5, 10) for p in "012345"}
     logged = LoggedBatches(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
-    leases = {p: Lease(p, epoch=epoch, checkpoint=Position(4)) for p, epoch in (("0", 2), ("1", 3))}
+    rows = (("0", 2, 4), ("1", 3, 4), ("3", 1, 4), ("4", 2, 9), ("5", 2, 12))
+    leases = {p: Lease(p, epoch=epoch, checkpoint=Position(last)) for p, epoch, last in rows}
     found = Snapshot(
         Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
     )
