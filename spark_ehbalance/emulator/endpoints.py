@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from spark_ehbalance.emulator.addresses import Entity, start_position
-from spark_ehbalance.emulator.amqp.codec import Array, Described, Int, Symbol, Timestamp
+from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol
 from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
 from spark_ehbalance.emulator.amqp.session import (
@@ -22,7 +21,6 @@ from spark_ehbalance.emulator.amqp.session import (
     OutgoingLink,
 )
 from spark_ehbalance.emulator.broker import Hub
-from spark_ehbalance.emulator.management import enqueued_timestamp
 from spark_ehbalance.emulator.message import (
     BATCH_FORMAT,
     EncodedEvent,
@@ -32,13 +30,11 @@ from spark_ehbalance.emulator.message import (
     parse_batch,
     parse_event,
     parse_sections,
-    with_delivery_annotations,
 )
 
 _CHUNK_BYTES = 256 * 1024  # per write: large enough to amortize its fixed cost, small enough to be fair to others
 _TURN_BYTES = 4 * _CHUNK_BYTES  # sent before other connections are served
 _OK = 200  # the only status that is sent without a description
-_RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 class HubEndpoint(Endpoint):
@@ -129,8 +125,6 @@ class ReaderEndpoint(HubEndpoint):
         if not isinstance(self.epoch, int | None):
             raise DecodeError("com.microsoft:epoch is not a number")
         self.name = str(properties.get("com.microsoft:receiver-name") or "nil")[:64]
-        capabilities = attach.desired_capabilities
-        self._with_metrics = _RUNTIME_METRIC in (capabilities if isinstance(capabilities, Array) else [capabilities])
         self._next = start_position(terminus(attach.source)[1], self._log)
         self._turn: asyncio.Handle | None = None
         hub.admit(self, self.group, entity.partition)
@@ -175,25 +169,15 @@ class ReaderEndpoint(HubEndpoint):
 
     def _send_chunk(self, capacity: int) -> int:
         """Send the next events. Returns their size in bytes."""
-        if self._with_metrics or not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
+        if not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
-            message = bytes(chunk.data[TRANSFER_HEADER_SIZE:])
             self._next += 1
-            self._link.send(with_delivery_annotations(message, self._metrics()) if self._with_metrics else message)
+            self._link.send(bytes(chunk.data[TRANSFER_HEADER_SIZE:]))
         else:
             chunk = self._log.read(self._next, capacity, _CHUNK_BYTES)
             self._next += len(chunk.starts) - 1
             self._link.send_records(chunk.data, chunk.starts)
         return len(chunk.data)
-
-    def _metrics(self) -> dict[Symbol, object]:
-        return {
-            Symbol("last_enqueued_sequence_number_epoch"): Int(self._log.last_epoch),
-            Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
-            Symbol("last_enqueued_offset"): self._log.last_offset,
-            Symbol("last_enqueued_time_utc"): enqueued_timestamp(self._log.last_enqueued_ms),
-            Symbol("runtime_info_retrieval_time_utc"): Timestamp(time.time_ns() // 1_000_000),
-        }
 
 
 class ResponseEndpoint(Endpoint):

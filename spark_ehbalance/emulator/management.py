@@ -60,11 +60,6 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "last_enqueued_sequence_number_epoch": Int(log.last_epoch),
         "last_enqueued_sequence_number": last,
         "last_enqueued_offset": log.last_offset,
-        "last_enqueued_time_utc": enqueued_timestamp(log.last_enqueued_ms),
+        "last_enqueued_time_utc": Timestamp(_NEVER_MS if log.last_enqueued_ms is None else log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
     }
-
-
-def enqueued_timestamp(enqueued_ms: int | None) -> Timestamp:
-    """An enqueued time in the service's encoding: year 1 for None."""
-    return Timestamp(_NEVER_MS if enqueued_ms is None else enqueued_ms)

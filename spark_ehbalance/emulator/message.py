@@ -162,11 +162,6 @@ def build_events(
     ]
 
 
-def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
-    """Prepend a section of delivery annotations to a rendered message."""
-    return encode(Described(ULong(_DELIVERY), annotations)) + message
-
-
 def parse_sections(message: bytes) -> Sections:
     """Decode a request or response. Raises DecodeError."""
     values: dict[int, Any] = {section: decode(message, start)[0] for section, start, _ in _split_sections(message)}

@@ -36,7 +36,6 @@ class Reader:
         inclusive: bool = False,
         group: str = "$Default",
         owner_level: int | None = None,
-        track_last_enqueued_event_properties: bool = False,
         **options: Any,
     ) -> None:
         self._client = EventHubConsumerClient.from_connection_string(connection, group, **(FAST | options))
@@ -48,7 +47,6 @@ class Reader:
             self.events.extend,  # type: ignore[arg-type]
             owner_level=owner_level,
             event_position_inclusive=inclusive,
-            track_last_enqueued_event_properties=track_last_enqueued_event_properties,
         )
         self._consumer._keep_alive = 0
 
