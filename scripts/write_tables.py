@@ -19,7 +19,6 @@ from spark_ehbalance.group.group_view import FINDINGS
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
-from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.option_specs import OptionSpec, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
@@ -32,14 +31,6 @@ _SCOPES = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 def options_table(options: Mapping[str, OptionSpec]) -> str:
     rows = [(f"`{name}`", option.default, _SCOPES[option.only], option.meaning) for name, option in options.items()]
     return _table(("option", "default", "for", "meaning"), rows)
-
-
-def foreign_options_table(product: str, options: Mapping[str, str]) -> str:
-    """The options of another product, and what to use here. Options with the same text share a row."""
-    by_text: dict[str, list[str]] = {}
-    for name, text in options.items():
-        by_text.setdefault(text, []).append(f"`{name}`")
-    return _table((product, "here"), [(", ".join(names), text) for text, names in by_text.items()])
 
 
 def findings_table() -> str:
@@ -196,8 +187,6 @@ def declared_tables() -> dict[str, str]:
         ),
         "findings": findings_table(),
         "metrics": metrics_table(),
-        "scala-options": foreign_options_table("Scala connector", SCALA_OPTIONS),
-        "kafka-options": foreign_options_table("Kafka source", KAFKA_OPTIONS),
         "errors": error_conditions(),
         "python": reference(),
     }

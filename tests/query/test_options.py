@@ -23,7 +23,6 @@ from spark_ehbalance.query.options import (
     check_options,
     stream_options,
 )
-from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.option_specs import declarations, option_name
 from tests.raising import raises
 
@@ -313,13 +312,25 @@ def test_documentation_contains_the_declared_options(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "name", "instead"),
-    [("the Scala connector", *spec) for spec in SCALA_OPTIONS.items()]
-    + [("Spark's Kafka source", *spec) for spec in KAFKA_OPTIONS.items()],
+    ("name", "product", "section"),
+    [
+        ("eventhubs.consumerGroup", "the Scala connector", "From the Scala connector"),
+        ("startingOffsets", "Spark's Kafka source", "From Spark's Kafka source"),
+        ("kafka.bootstrap.servers", "Spark's Kafka source", "From Spark's Kafka source"),
+    ],
 )
-def test_error_for_another_sources_option_names_the_replacement(product: str, name: str, instead: str) -> None:
-    with raises(OptionError, "EHB_OPTION_UNKNOWN", option=name, hint=f", but of {product}: {instead}"):
-        stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
-    new = re.match(r"use `(\w+)|leave it out", instead)
-    assert new is not None
-    assert new[1] is None or new[1] in OPTIONS
+def test_error_for_another_sources_option_links_to_its_replacement(name: str, product: str, section: str) -> None:
+    page = Path("docs/migration.md").read_text(encoding="utf-8")
+    assert f"\n## {section}\n" in page
+    assert f"`{name}`" in page
+    anchor = section.lower().replace(" ", "-").replace("'", "")
+    hint = f", but of {product}: see docs/migration.md#{anchor}"
+    with raises(OptionError, "EHB_OPTION_UNKNOWN", option=repr(name.lower()), hint=hint):
+        stream_options(KEYED | {name: "any"})
+
+
+def test_documented_replacements_are_options() -> None:
+    page = Path("docs/migration.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `.*\| use `(\w+)", page, re.MULTILINE)
+    assert len(names) > 10
+    assert {*names} <= OPTIONS.keys()
