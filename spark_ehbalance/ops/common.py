@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 import typer
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -121,34 +120,14 @@ def change_text(change: OwnershipChange, partition: str = "") -> str:
     return f"{format_time(change.at_ms)}  {partition}{change.event}  {owners}  by {change.by}{reason}"
 
 
-def table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    title: str | None = None,
-    right: Collection[str] = (),
-    unknown: Collection[str] = (),
-    dispensable: Sequence[str] = (),
-    width: int = _FULL_WIDTH,
-) -> Table:
-    """A table of untrusted values. Columns in `right` are right-aligned; columns in `unknown` contain only "-".
-
-    Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; if it still does
-    not fit, cells wrap.
-    """
-    cells = [
-        [cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)] for row in rows
-    ]
-    texts = {name: [value.plain for value in column] for name, *column in zip(columns, *cells, strict=True)}
-    widths = {name: max(cell_len(text) for text in (name, *column)) for name, column in texts.items()}
-    shown, rest = [*columns], sorted(dispensable, key=lambda name: not {*texts[name]} <= {"", "-"})
-    while rest and 1 + sum(widths[name] + 3 for name in shown) > width:
-        shown.remove(rest.pop(0))
-    result = Table(title=title and cell(title), title_justify="left")
-    for column in shown:
-        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in cells:
-        result.add_row(*(value for name, value in zip(columns, row, strict=True) if name in shown))
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Collection[str] = ()) -> Table:
+    """A table of untrusted values. Columns in `right` are right-aligned, empty columns are omitted, and cells wrap."""
+    result = Table()
+    shown = [(name, cells) for name, *cells in zip(columns, *rows, strict=True) if any(cell != "" for cell in cells)]
+    for name, _ in shown:
+        result.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in zip(*(cells for _, cells in shown), strict=True):
+        result.add_row(*map(cell, row))
     return result
 
 
