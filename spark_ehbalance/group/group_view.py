@@ -424,8 +424,7 @@ class GroupView:
             "renewedAt": iso(member.renewed_at_ms),
             "partitions": [lease.partition for lease in self.snapshot.owned_by(member.id)],
             "pinned": pins,
-            "load": load
-            and {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu},
+            "load": load and {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds},
             "leaseDuration": _seconds(member.lease_duration_ms),
             "commitMs": member.commit_ms,
             "inBatchSince": None if since is None else iso(since),

@@ -59,13 +59,12 @@ class MemberLoad:
     """A member's load, measured by its planner; all values are moving averages.
 
     `rate` in events per second and `backlog` in events are sums over its partitions. `batch_seconds` is the duration of
-    a micro-batch. `cpu` is the busy fraction of its host's cores, 0 to 1; None if the host does not report it.
+    a micro-batch.
     """
 
     rate: float
     backlog: float
     batch_seconds: float
-    cpu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

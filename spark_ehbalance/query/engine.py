@@ -287,7 +287,7 @@ class QueryEngine:
         sound = [partition for partition, holding in owned.items() if not holding.stall_count]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
-        if planning.request.measures:
+        if self.loads.is_due(now.monotonic):
             self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             end = self._batch_end(start, named, ranges, owned, now)
@@ -323,9 +323,8 @@ class QueryEngine:
     def _measure(self, ranges: Mapping[str, OffsetRange], planning: _Planning, now: Clocks) -> None:
         ends = {partition: state.end for partition, state in planning.inputs.states.items()}
         positions = {partition: range_.start for partition, range_ in ranges.items()}
-        before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.request.cpu)
-        if self.loads is not before:
-            self.member.measure(self.loads.loads(), self.loads.member_load())
+        self.loads = self.loads.measured(now.monotonic, ends, positions)
+        self.member.measure(self.loads.loads(), self.loads.member_load())
 
     def _batch_end(
         self,

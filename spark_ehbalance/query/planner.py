@@ -24,7 +24,6 @@ from spark_ehbalance.query.housekeeping import Housekeeping
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.lag_report import LagReport, lag_answer
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.processes import cpu_time
 from spark_ehbalance.query.two_sources import two_sources
 from spark_ehbalance.text import logger
 
@@ -187,9 +186,7 @@ class Planner:
             if self._engine.fixed_ends is not None:
                 self.fix_ends()  # includes partitions that other members have released in the meantime
             self._hub.watch(self._keeper.readable(), self._engine.member.members)
-            measures = self._engine.loads.is_due(monotonic())
-            cpu = cpu_time() if measures else None  # takes 0.2 s on some systems while the JVM is busy
-            planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
+            planned = self._answer(protocol.BatchRequested(start, limit, self._report()))
             assert isinstance(planned, protocol.BatchPlanned)
             if planned.end is not start or not planned.unread:
                 break

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from spark_ehbalance.group.member.load_meter import CpuTime
-
 _MASTER = "spark.master"
 
 
@@ -21,17 +19,6 @@ def mint_owner_id() -> str:
     """A new owner id: the host's name, which helps people recognize the query, and a unique part."""
     host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:100]
     return f"{host}-{uuid.uuid4().hex[:12]}"
-
-
-def cpu_time() -> CpuTime | None:
-    """Busy and total time of the host's cores, in seconds summed over all cores; None if the system does not report
-    it."""
-    try:
-        spent = psutil.cpu_times()._asdict()
-    except (OSError, RuntimeError, psutil.Error):
-        return None
-    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # user and nice include them
-    return CpuTime(total - spent["idle"] - spent.get("iowait", 0.0), total)
 
 
 def spark_master() -> str | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member import protocol
-from spark_ehbalance.group.member.load_meter import CpuTime
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.offsets import StreamOffset
 
@@ -35,14 +34,11 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
-    """Spark requests a batch of at most `limit` events after `start`. With `measures`, loads are measured, and `cpu` is
-    a reading of the host's CPU time."""
+    """Spark requests a batch of at most `limit` events after `start`."""
 
     start: StreamOffset
     limit: int | None
     hub: HubReport
-    cpu: CpuTime | None = None
-    measures: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -476,7 +476,7 @@ def test_member_drained_by_itself_or_an_operator_does_not_lead(by: Author) -> No
 
 
 def test_heartbeat_renews_only_the_member_and_keeps_its_last_load() -> None:
-    load = MemberLoad(120.0, 7.0, 1.5, 0.4)
+    load = MemberLoad(120.0, 7.0, 1.5)
     renewed = after(group(), Heartbeat(by=ANN, at_ms=AT, load=load), Heartbeat(by=ANN, at_ms=AT))
     assert renewed == with_member(group(), "ann", renewal=2, renewed_at_ms=AT, load=load)
     assert renewed.members["ann"].counter != group().members["ann"].counter

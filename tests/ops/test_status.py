@@ -65,7 +65,7 @@ def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypat
     base = used.state
     lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
     moving = replace(base.leases["1"], pin=Pin("alice", "operator:jo", transfer=True))
-    load = MemberLoad(1234.5, 6789.0, 2.5, 0.42)
+    load = MemberLoad(1234.5, 6789.0, 2.5)
     bob = replace(base.members["bob"], incarnation="run-2", load=load, strategy="greedy", max_owned=3)
     bob = replace(bob, state=MemberState.LEAVING, lease_duration_ms=37_500, commit_ms=61.5)
     earlier = QueryRecord("one", "", "bob", batch=1, begun=2, at_ms=1_770_000_000_000)
@@ -90,7 +90,7 @@ def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypat
         ["", "active", ["1"], None, None, None, None],
         ["greedy", "leaving", ["0"], 3, 37.5, 61.5, "2026-02-02T02:41:00.000+00:00"],
     ]
-    load_shown = {"rate": 1234.5, "backlog": 6789.0, "batchSeconds": 2.5, "cpu": 0.42}
+    load_shown = {"rate": 1234.5, "backlog": 6789.0, "batchSeconds": 2.5}
     assert [member["load"] for member in state["members"]] == [None, load_shown]
 
     printed = used("status").out

@@ -1,4 +1,4 @@
-"""Moving averages of a member's load: arrival rate and backlog of each partition, batch duration, CPU.
+"""Moving averages of a member's load: arrival rate and backlog of each partition, batch duration.
 
 Reads no clock: the caller passes the time.
 """
@@ -44,14 +44,6 @@ class _Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuTime:
-    """`busy` and `total` seconds of the host's cores since the host started."""
-
-    busy: float
-    total: float
-
-
-@dataclass(frozen=True, slots=True)
 class LoadMeter:
     """The moving averages of one member; methods return the next state. Times are monotonic seconds. `events` counts
     the sequence numbers in finished batches."""
@@ -61,8 +53,6 @@ class LoadMeter:
     _due: float = 0.0
     _began: float | None = None
     _batch: _Average | None = None
-    _reading: tuple[float, CpuTime] | None = None
-    _cpu: _Average | None = None
 
     def is_due(self, now: float) -> bool:
         """Whether it is time for a new measurement."""
@@ -80,24 +70,16 @@ class LoadMeter:
         batch = self._batch.after(now, seconds) if self._batch else _Average(now - seconds, now, seconds)
         return replace(self, events=self.events + events, _began=None, _batch=batch)
 
-    def measured(
-        self, now: float, ends: Mapping[str, int], positions: Mapping[str, int], cpu: CpuTime | None = None
-    ) -> LoadMeter:
+    def measured(self, now: float, ends: Mapping[str, int], positions: Mapping[str, int]) -> LoadMeter:
         """The state after a measurement; unchanged if none is due.
 
         `ends` are the sequence numbers after the partitions' last events, and `positions` are the sequence numbers at
-        which reading continues. `cpu` is None if the host does not report it.
+        which reading continues.
         """
         if not self.is_due(now):
             return self
         partitions = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
-        return replace(
-            self,
-            _partitions=partitions,
-            _due=now + _INTERVAL,
-            _reading=None if cpu is None else (now, cpu),
-            _cpu=self._cpu_after(now, cpu),
-        )
+        return replace(self, _partitions=partitions, _due=now + _INTERVAL)
 
     def loads(self) -> dict[str, Load]:
         """The loads of the partitions that have been measured for long enough."""
@@ -112,7 +94,7 @@ class LoadMeter:
         loads = [partition.load for partition in self._partitions.values()]
         batch_seconds = self._batch.value if self._batch else 0.0
         rate, backlog = sum(load.rate for load in loads), sum(load.backlog for load in loads)
-        return MemberLoad(rate, backlog, batch_seconds, self._cpu.value if self._cpu else None)
+        return MemberLoad(rate, backlog, batch_seconds)
 
     def _measure(self, partition: str, now: float, end: int, position: int) -> _Measured:
         backlog = max(0, end - position)
@@ -121,13 +103,6 @@ class LoadMeter:
             return _Measured(end, _Average(now, now, 0.0), _Average(now, now, backlog))
         arrived = max(0, end - before.end) / (now - before.rate.at)
         return _Measured(end, before.rate.after(now, arrived), before.backlog.after(now, backlog))
-
-    def _cpu_after(self, now: float, reading: CpuTime | None) -> _Average | None:
-        if reading is None or self._reading is None or reading.total <= self._reading[1].total:
-            return None if reading is None else self._cpu
-        since, before = self._reading
-        part = min(1.0, max(0.0, (reading.busy - before.busy) / (reading.total - before.total)))
-        return self._cpu.after(now, part) if self._cpu else _Average(since, now, part)
 
 
 def _weight(since: float, before: float, now: float) -> float:

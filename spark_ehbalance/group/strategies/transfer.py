@@ -4,8 +4,7 @@ Source: Pulsar's extensible load manager with its `TransferShedder`. Only the le
 decides moves and their destinations. Unowned partitions do not need the leader: every member computes the same
 assignment and claims its own partitions.
 
-    load(member) = CPU, from 0 to 1, if every member reports it
-                   else sum of its partitions' demands / mean of the members' sums
+    load(member) = sum of its partitions' demands / mean of the members' sums
                    else its number of partitions, if no loads are known or the loads are only noise
     demand       = events per second + backlog / 60 s
 
@@ -56,8 +55,7 @@ class TransferParameters(Parameters):
         0.25,
         number(0, 10),
         "standard deviation of the members' loads above which load is moved "
-        "([all conditions](sharing.md#which-strategy)); if every member reports its CPU usage, a load of 1 is a fully "
-        "busy host; otherwise, it is the members' mean load",
+        "([all conditions](sharing.md#which-strategy)), as a fraction of their mean load",
     )
     #: Prevents moves after a short burst.
     hit_count: int = option_field(
@@ -172,30 +170,8 @@ def _loads(view: View) -> _Loads:
     weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
     known_members = {id: ps for id, ps in owned.items() if not ps or any(p in known for p in ps)}
     sums = {id: sum(weights[p] for p in ps) for id, ps in known_members.items()}
-    busy = {id: load.cpu for id in known_members if (load := snapshot.members[id].load) and load.cpu is not None}
-    if len(busy) == len(known_members):
-        return _by_cpu(view, owned, weights, busy)
     unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
     return _Loads({id: load / unit for id, load in sums.items()}, {p: w / unit for p, w in weights.items()}, owned)
-
-
-def _by_cpu(
-    view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
-) -> _Loads:
-    """Loads by CPU. Each partition's share of its owner's CPU is proportional to its demand."""
-    ownership = view.snapshot.ownership
-    parts: dict[str, float] = {}
-    for id, cpu in busy.items():
-        partitions = ownership.owned.get(id, ())
-        total = sum(weights[p] for p in partitions)
-        parts |= {p: cpu * weights[p] / total for p in partitions if total}
-    members = dict(busy)
-    for partition, handover in ownership.pending.items():
-        owner, part = view.snapshot.leases[partition].owner, parts.get(partition, 0.0)
-        if owner in members and handover.to in owned:
-            members[owner] -= part
-            members[handover.to] = members.get(handover.to, 0.0) + part
-    return _Loads(members, parts, owned)
 
 
 class _Balance:

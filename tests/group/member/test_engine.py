@@ -153,11 +153,11 @@ def test_load_is_written_with_a_renewal() -> None:
     one.turn()
     assert one.table.leases["0"].load == Load(5.0, 7.0)
     assert one.table.leases["1"].load is None
-    one.ann.measure({"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25))
+    one.ann.measure({"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5))
     one.now += LEASE / 3
     assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
     assert one.table.leases["0"].load == Load(5.0, 7.0), "a small change is not written"
-    assert one.table.members["ann"].load == MemberLoad(6.0, 8.0, 0.5, 0.25)
+    assert one.table.members["ann"].load == MemberLoad(6.0, 8.0, 0.5)
 
 
 def test_progress_waits_for_the_checkpoint_interval_or_another_commit() -> None:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_ehbalance.group.member.load_meter import CpuTime, LoadMeter
+from spark_ehbalance.group.member.load_meter import LoadMeter
 from spark_ehbalance.group.model import Load, MemberLoad
-from spark_ehbalance.query.processes import cpu_time
 
 
 class Meter:
@@ -29,10 +28,6 @@ class Meter:
             count = first + round(rate * (now - begin))
             loads = self.update(now, {"0": count}, {"0": count - lag})
         return loads["0"]
-
-    def host(self, now: float, cpu: CpuTime | None) -> float | None:
-        self.value = self.value.measured(now, {}, {}, cpu)
-        return self.value.member_load().cpu
 
 
 def test_rate_follows_lasting_changes_but_smooths_bursts() -> None:
@@ -73,7 +68,7 @@ def test_missing_partitions_are_omitted_and_nothing_is_negative() -> None:
 
 def test_member_load_is_the_sum_of_its_partitions() -> None:
     meter = Meter()
-    assert meter.value.member_load() == MemberLoad(0.0, 0.0, 0.0, None)
+    assert meter.value.member_load() == MemberLoad(0.0, 0.0, 0.0)
     for now in range(5):
         meter.update(now, {"0": 10 * now, "1": 30 * now + 7}, {"0": 10 * now, "1": 30 * now})
     load = meter.value.member_load()
@@ -97,20 +92,3 @@ def test_batch_time_is_measured_from_plan_to_finish() -> None:
     for begin in range(200, 800, 2):
         meter.value = meter.value.batch_begun(begin).batch_ended(begin + 1.0)
     assert meter.value.member_load().batch_seconds == pytest.approx(1.0, rel=0.05)
-
-
-def test_cpu_load_is_the_busy_fraction_between_two_readings() -> None:
-    meter = Meter()
-    assert meter.host(0.0, CpuTime(1000, 5000)) is None, "one reading is no rate"
-    assert meter.host(1.0, CpuTime(1150, 5200)) == pytest.approx(0.75)
-    for now in range(2, 602):
-        cpu = meter.host(now, CpuTime(1150 + 50 * now, 5200 + 200 * now))
-    assert cpu == pytest.approx(0.25, abs=0.01)
-    assert meter.host(700, CpuTime(0, 10)) == pytest.approx(0.25, abs=0.01), "the counters were set back"
-    assert meter.host(702, None) is None, "it does not report any more"
-
-
-def test_this_host_reports_cpu_times() -> None:
-    times = cpu_time()
-    assert times is not None
-    assert 0 < times.busy < times.total

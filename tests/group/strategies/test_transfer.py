@@ -8,7 +8,7 @@ from statistics import pstdev
 from typing import Any
 
 from spark_ehbalance.group.changes import Claim, RequestHandover, apply
-from spark_ehbalance.group.model import Lease, Load, MemberLoad
+from spark_ehbalance.group.model import Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import Decision
@@ -43,16 +43,14 @@ def leader_moves(snapshot: Snapshot, cycles: int, **parameters: Any) -> list[tup
     return moves(Decider(next(iter(snapshot.members)), **parameters).lead(snapshot, cycles)[0])
 
 
-def loaded(rates: Mapping[str, Iterable[float]], **cpus: float) -> Snapshot:
+def loaded(rates: Mapping[str, Iterable[float]]) -> Snapshot:
     """Members, oldest first, whose partitions have these loads."""
     leases = [
         Lease("", owner=name, epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
         for name, member_rates in rates.items()
         for rate in member_rates
     ]
-    snapshot = snapshot_of(list(rates), [replace(lease, partition=str(p)) for p, lease in enumerate(leases)])
-    members = {id: replace(m, load=MemberLoad(0, 0, 1, cpus[id])) for id, m in snapshot.members.items() if id in cpus}
-    return replace(snapshot, members={**snapshot.members, **members})
+    return snapshot_of(list(rates), [replace(lease, partition=str(p)) for p, lease in enumerate(leases)])
 
 
 def moves(decisions: Iterable[Decision]) -> list[tuple[str, str]]:
@@ -122,14 +120,6 @@ def test_moved_partitions_stay_for_the_minimum_tenure() -> None:
 
 
 # --- the measure -----------------------------------------------------------------------------------------------
-
-
-def test_load_is_cpu_if_all_members_report_it() -> None:
-    snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95, bob=0.15)
-    decisions, _ = Decider().lead(snapshot, 6)
-    assert {to for _, to in moves(decisions)} == {"bob"}
-    assert 1 <= len(moves(decisions)) <= 2
-    assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95), 6), "one alone is no evidence"
 
 
 def test_member_with_an_outdated_load_is_neither_source_nor_destination() -> None:

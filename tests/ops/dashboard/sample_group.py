@@ -28,7 +28,7 @@ def view(partitions: int = 32, suffix: str = "") -> GroupView:
     names = [f"orders-{kind}-{number}{suffix}" for kind in ("eu", "spot") for number in (1, 2)]
     members, leases, quarter = {}, {}, partitions // 4
     for at, name in enumerate(names):
-        load = MemberLoad(3100.0 + 700 * at, 900.0, 2.4 + 0.3 * at, 0.42 + 0.07 * at)
+        load = MemberLoad(3100.0 + 700 * at, 900.0, 2.4 + 0.3 * at)
         host = f"{'spot' if at > 1 else 'aks-stream'}-{at % 2 + 1}.internal{suffix}"
         members[name] = Member(
             name, f"run-{at}", at, 9, NOW - 400 * at, NOW - (58 - 14 * at) * 60_000, host, strategy="cooperative",

@@ -163,11 +163,10 @@ class Group {
       member.load && number(member.load.rate),
       member.load && duration(member.load.batchSeconds),
       member.inBatchSince && member.live ? duration(this.seconds(member.inBatchSince)) : "",
-      member.load && member.load.cpu !== null ? `${Math.round(100 * member.load.cpu)} %` : null,
       this.ago(member.renewedAt),
     ]);
     const columns = [["member"], ["host"], ["state"], ["strategy"], ["partitions", "n"], ["events/s", "n"]];
-    columns.push(["batch", "n"], ["in batch for", "n"], ["host CPU", "n"], ["last seen", "n"]);
+    columns.push(["batch", "n"], ["in batch for", "n"], ["last seen", "n"]);
     return this.card("Members", "oldest first", this.table(columns, rows));
   }
 
