@@ -34,20 +34,9 @@ from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.spark.writer import unsendable
-from spark_ehbalance.text import logger
 
 #: Environment variable with the connection string of the hub to which events are written.
 SINK_SECRET = "EHBALANCE_SINK_CONNECTION_STRING"
-
-_LOG = logger(__name__)
-
-#: Log message that lists what a copy loses.
-_NOT_COPIED = (
-    "Not copied: sequence numbers, offsets, enqueued times and publishers, because the service sets them; empty and "
-    "zero message properties. Types that JSON lacks are converted: UUIDs, decimals, characters, lists and maps in "
-    "properties become strings, and times become numbers. AMQP value and sequence bodies become the bytes of their "
-    "text."
-)
 
 #: Columns that only the table of unsendable events contains.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
@@ -108,7 +97,6 @@ def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], D
     `EVENT_COLUMNS`, to the sink. Raises `SettingError` if source and sink are the same hub under two names."""
     if (hub := _identity(_source(settings.source).connection)) == _identity(_sink(settings.sink).connection):
         raise _same_hub(f"{hub[0]}, under two names")
-    _LOG.warning(_NOT_COPIED)
     events = rows(spark.readStream.format("ehbalance").options(**settings.source, **_TYPED).load())
     sink = {**settings.sink, **_TYPED}
     if settings.unsendable is None:

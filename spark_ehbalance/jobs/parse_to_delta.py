@@ -19,7 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.parsing import EVENT_COLUMNS, REASON, Parser
-from spark_ehbalance.jobs.program import overlap
 from spark_ehbalance.jobs.settings import (
     PREFIX,
     JobSettings,
@@ -68,7 +67,8 @@ class Settings(JobSettings):
     source: Mapping[str, str] = hub(_source)
 
     def __post_init__(self) -> None:
-        if overlap(self.table, self.rejected):
+        one, other = (table.rstrip("/") + "/" for table in (self.table, self.rejected))
+        if one.startswith(other) or other.startswith(one):
             raise SettingError(
                 "EHB_OPTIONS_CONFLICT",
                 options=f"{PREFIX}table={self.table} and {PREFIX}rejected={self.rejected}",

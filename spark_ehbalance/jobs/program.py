@@ -1,9 +1,8 @@
-"""The main program of a job for spark-submit, and the check that two settings name different tables."""
+"""The main program of a job for spark-submit."""
 
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 import sys
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from pyspark.sql.utils import is_remote
 from spark_ehbalance import register, run
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.exactly_once.spark_settings import local_task_settings
-from spark_ehbalance.exactly_once.target import is_path
 from spark_ehbalance.jobs.settings import JobSettings, SettingError
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause
 from spark_ehbalance.text import plain
@@ -71,27 +69,3 @@ def single_line(error: Exception) -> str:
 def _end(code: int, text: str) -> NoReturn:
     print_progress(f"Error: {text}")
     sys.exit(code)
-
-
-def overlap(one: str, other: str) -> bool:
-    """Whether two settings name the same table, or one table's folder contains the other's, judging only by the text of
-    the settings."""
-    if is_path(one) != is_path(other):
-        return False
-    first, second = (_folder(table) if is_path(table) else _whole_name(table) for table in (one, other))
-    return first.startswith(second) or second.startswith(first)
-
-
-def _folder(text: str) -> str:
-    """The normalised form of a path or an address, ending with a slash."""
-    path = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
-    scheme, slashes, rest = path.rpartition("://")
-    whole = posixpath.normpath(rest) if slashes else posixpath.abspath(path)
-    return f"{scheme.lower()}{slashes}{re.sub('^//', '/', whole)}".rstrip("/") + "/"
-
-
-def _whole_name(text: str) -> str:
-    """The full name of a table in the catalog, in lower case, with Spark's default catalog and schema, and ending with
-    a dot."""
-    parts = [part.strip("`").lower() for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
-    return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."
