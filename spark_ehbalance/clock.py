@@ -1,4 +1,4 @@
-"""The clock that measures lease durations."""
+"""The clocks: one measures durations, the other dates records."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 def monotonic() -> float:
     """Seconds since an unspecified moment, including time asleep. Comparable only within one process."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def now_ms() -> int:
+    """The wall-clock time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

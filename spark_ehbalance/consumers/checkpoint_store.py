@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from azure.eventhub import CheckpointStore
 from azure.eventhub.exceptions import OwnershipLostError
 
-from spark_ehbalance.clock import monotonic
+from spark_ehbalance.clock import monotonic, now_ms
 from spark_ehbalance.errors import (
     DataLossError,
     EhBalanceError,
@@ -229,7 +229,7 @@ class DeltaCheckpointStore(CheckpointStore):
         return Durations.from_snapshot(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
 
     def _expired(self, snapshot: Snapshot) -> frozenset[str]:
-        durations, now, wall_ms = self._durations(snapshot), monotonic(), round(time.time() * 1000)
+        durations, now, wall_ms = self._durations(snapshot), monotonic(), now_ms()
         return expired_leases(self._observations, snapshot, durations, now, wall_ms).difference(self._epochs)
 
     def _check_hub(self, snapshot: Snapshot) -> None:
@@ -561,7 +561,7 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _new(self, kind: type[_T], **fields: Any) -> _T:
-        return kind(by=Author(self._owner, self._incarnation), at_ms=round(time.time() * 1000), **fields)
+        return kind(by=Author(self._owner, self._incarnation), at_ms=now_ms(), **fields)
 
     def _transition(self, kind: type[_T], lease: Lease, **fields: Any) -> _T:
         return self._new(kind, partition=lease.partition, epoch=lease.epoch, **fields)

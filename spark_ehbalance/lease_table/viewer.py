@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
-from spark_ehbalance.clock import monotonic
+from spark_ehbalance.clock import monotonic, now_ms
 from spark_ehbalance.errors import StoreError
 from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.group_view import GroupView
@@ -18,11 +17,6 @@ _LOG = logger(__name__)
 
 #: Length of the history in a view in milliseconds, and seconds for which a view is reused.
 _HISTORY_MS, _READ_INTERVAL = 3_600_000, 1.0
-
-
-def now_ms() -> int:
-    """The wall clock, in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Viewer:

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import textwrap
-import time
 from collections.abc import Collection, Iterable, Sequence
 
 import typer
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.group.changes import Transition, apply
@@ -129,8 +129,3 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Co
     for row in zip(*(cells for _, cells in shown), strict=True):
         result.add_row(*map(cell, row))
     return result
-
-
-def now_ms() -> int:
-    """The wall-clock time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import RecordHub, Restore, Transition, apply
 from spark_ehbalance.group.identity import Group
@@ -14,7 +15,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import PartitionEnd, UnresolvedPosition
 from spark_ehbalance.lease_table.contract import LeaseStore, record
 from spark_ehbalance.ops.arguments import BlobNamespace, HubOptions, LeaseTable, StorageOptions
-from spark_ehbalance.ops.common import check_hub, echo, hub_states, now_ms, operator, warn
+from spark_ehbalance.ops.common import check_hub, echo, hub_states, operator, warn
 from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.group.changes import Drain, RecordHub, Transition
 from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
@@ -15,7 +16,7 @@ from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
 from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
-from spark_ehbalance.ops.common import check_group, check_hub, commit_command, echo, hub_states, now_ms, operator
+from spark_ehbalance.ops.common import check_group, check_hub, commit_command, echo, hub_states, operator
 from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.start_checks import CLOCK_TOLERANCE

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Stall
@@ -52,7 +51,7 @@ class RangeLease:
         wanted = self._wanted
         stall = Stall(
             by=Author(self._owner, ""),
-            at_ms=time.time_ns() // 1_000_000,
+            at_ms=now_ms(),
             partition=wanted.partition,
             epoch=wanted.epoch,
             since_ms=wanted.since_ms,

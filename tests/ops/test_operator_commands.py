@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease, Member, Pin
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.ops.common import now_ms
 from tests.lease_table.histories import NOT_RECORDED, make_unwritable
 from tests.ops.command import assert_error
 from tests.ops.groups import Group, change, fill, history

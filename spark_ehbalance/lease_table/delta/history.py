@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
@@ -114,7 +115,7 @@ class History:
             raise self._folder.unavailable("written", error) from error
 
     def _create(self) -> None:
-        schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
+        schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), now_ms()
         self._folder.make()
         with contextlib.suppress(FileExistsError):  # another member was faster
             self._folder.create(commit_file(0), log.creation(log.metadata(_NAME, "", schema, {}, at_ms)))

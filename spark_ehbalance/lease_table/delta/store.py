@@ -19,6 +19,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Metadata, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from spark_ehbalance.clock import monotonic, now_ms
 from spark_ehbalance.errors import (
     ConflictError,
     StoreDamagedError,
@@ -72,11 +73,6 @@ def _columns(schema: Schema) -> dict[str, object]:
 _SETTINGS = {"protocol": [1, 2], "partition columns": [], **_columns(Schema.from_arrow(SCHEMA))}
 
 
-def _clock() -> float:
-    """The time in seconds of a clock that does not stop while the machine is suspended, if there is such a clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The last version that was read or written: its snapshot, its data file, the table's metadata action, the log
@@ -127,7 +123,7 @@ class DeltaStore(LeaseTable):
         options: Mapping[str, str] | None = None,
         patience: float = REQUEST_TIMEOUT,
         group: Group | None = None,
-        clock: Callable[[], float] = _clock,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`clock` returns seconds, and must not stop while the process or the machine is suspended."""
         limit = f"{round(patience * 1000)}ms"
@@ -174,14 +170,14 @@ class DeltaStore(LeaseTable):
         self._folder.make()
         # One commit, because a partly written table would look like a table that lost its partitions.
         adds = [] if content is None else [self._put(content)]
-        self._folder.create(commit_file(0), log.creation(_metadata(group, _now_ms()), *adds))
+        self._folder.create(commit_file(0), log.creation(_metadata(group, now_ms()), *adds))
 
     def _put(self, snapshot: Snapshot) -> dict[str, Any]:
         """Write a data file. Returns the action that adds it."""
         rows, name = to_table(snapshot), new_data_file()
         data = encode(rows)
         self._folder.write(name, data)
-        return log.added(name, len(data), rows.num_rows, _now_ms())
+        return log.added(name, len(data), rows.num_rows, now_ms())
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -519,7 +515,3 @@ class DeltaStore(LeaseTable):
 def _metadata(group: Group, created_ms: int) -> dict[str, Any]:
     schema, properties = Schema.from_arrow(SCHEMA).to_json(), maintenance.PROPERTIES | {_GROUP: description(group)}
     return log.metadata(_NAME, description(group), schema, properties, created_ms)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
