@@ -14,7 +14,7 @@ from spark_ehbalance import __version__
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.ops.arguments import PUBLIC, STORAGE_OPTION
-from spark_ehbalance.ops.dashboard_command import dashboard
+from spark_ehbalance.ops.dashboard.command import dashboard
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
 from spark_ehbalance.ops.maintain import maintain

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -25,7 +26,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_ehbalance.settings.private_folder import check_private, make_private
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -120,7 +120,7 @@ def _exchange(path: Path, message: dict[str, Any]) -> bytes:
     """The planner's answer. Raises `OSError`; `TimeoutError` and `BlockingIOError` if the planner is busy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        check_private(path.parent)  # the folder's owner could read and answer messages
+        _check_private(path.parent)  # the folder's owner could read and answer messages
         sender.connect(str(path))
         sender.sendall(json.dumps(message).encode())
         sender.shutdown(socket.SHUT_WR)
@@ -143,7 +143,7 @@ class PlannerControl:
         self._path = socket_path(self.planner)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            make_private(_folder())
+            _make_private(_folder())
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()  # left by an earlier process, which is fenced
             listener.bind(str(self._path))
@@ -191,6 +191,22 @@ def _folder() -> Path:
     name = f"ehbalance-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name
+
+
+def _make_private(folder: Path) -> None:
+    """Create `folder` if it does not exist. Raises `OSError`, for example if another user owns or can access it."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check_private(folder)
+
+
+def _check_private(folder: Path) -> None:
+    """Raise `OSError` unless this user owns `folder` and nobody else can access it."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            f"{folder} must be a folder (not a link) that only this user can access, so remove it, or set TMPDIR"
+        )
 
 
 def _receive_all(sender: socket.socket) -> bytes:
