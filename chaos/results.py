@@ -30,4 +30,5 @@ def log(line: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
     """Print a table. All columns except the first are aligned to the right."""
-    Console(width=None if sys.stdout.isatty() else 150).print(table(columns, rows, title=title, right=columns[1:]))
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(title, table(columns, rows, right=columns[1:]), sep="\n")
