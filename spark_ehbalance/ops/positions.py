@@ -63,7 +63,7 @@ def _read(
             if found := logs(folder):
                 checkpoints[location] = found
             elif len(sources) == 1 and not folder.planned():
-                return _read_lease_table(source, storage, folder)
+                return _read_lease_table(source, storage)
             else:
                 raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=_problem(folder))
     return query_positions(checkpoints, hub)
@@ -77,14 +77,14 @@ def _read_container(text: str, storage: StorageOptions, group: str | None) -> Po
     return container_positions({name: blob.metadata for name, blob in blobs.items()}, group)
 
 
-def _read_lease_table(text: str, storage: StorageOptions, folder: CheckpointFolder) -> Positions:
+def _read_lease_table(text: str, storage: StorageOptions) -> Positions:
     with storage.open(text) as store:
         exists = False
         with contextlib.suppress(StoreFormatError):  # the folder contains other files
             exists = store.exists()
         if not exists:
             reason = "it is not a lease table, a container of the Azure SDKs' checkpoint store or a checkpointLocation"
-            raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason + _subfolders(folder))
+            raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason)
         try:
             return lease_table_positions(store.read())
         except (StoreDamagedError, StoreReplacedError) as rejected:
@@ -97,23 +97,14 @@ def _read_lease_table(text: str, storage: StorageOptions, folder: CheckpointFold
 
 def _read_scala_checkpoint(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
     try:
-        if not folder.planned():
-            raise UnusableError("its folder offsets contains no files")
         return scala_query_positions(folder, hub)
     except UnusableError as error:
         raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=error) from None
 
 
-def _subfolders(folder: CheckpointFolder) -> str:
-    """The hint for the parent folder of checkpoints."""
-    found = folder.checkpoints()
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"; checkpoints in this folder: {', '.join(found[:5])}{more}" if found else ""
-
-
 def _problem(folder: CheckpointFolder) -> str:
     if not may_be_scala_query(folder):
-        return "it is not a checkpoint of an ehbalance query" + _subfolders(folder)
+        return "it is not a checkpoint of an ehbalance query"
     return (
         "it is a checkpoint of the Scala connector (allowed with --scala-connector) or of Spark's Kafka source, whose "
         "offsets cannot be used"

@@ -2,8 +2,7 @@
 
 The connector's offsets are `{"HUB": {"PARTITION": NUMBER, ...}, ...}` (`EventHubsSourceOffset`). A number is the first
 sequence number after the batch: the connector reads from the previous batch's number (inclusive) to the batch's own
-number (exclusive). See its `EventHubsSource.getBatch`. The start of the first batch is in `sources/INDEX/0`, in the
-same form after a zero byte and a line with the version."""
+number (exclusive). See its `EventHubsSource.getBatch`."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.positions import Positions
 from spark_ehbalance.query.spark_checkpoint import CheckpointFolder
 
-#: The version of the connector's own files (`EventHubsSource.VERSION`) and of Spark's offset log.
+#: The version of Spark's offset log.
 _VERSION = "v1"
 
 
@@ -25,35 +24,26 @@ class UnusableError(Exception):
 
 
 def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Positions:
-    """The end of the query's last finished batch in the event hub `wanted`, or the start of the first batch if no batch
-    with this hub has finished.
+    """The end of the query's last finished batch in the event hub `wanted`.
 
-    If `wanted` is None, the query must have read exactly one hub. A batch that was only planned does not count, so a
-    partition that first appears in such a batch has no position. Raises `UnusableError`.
+    If `wanted` is None, the query must have read exactly one hub. Raises `UnusableError`, also if no batch with this
+    hub has finished.
     """
     planned, finished = folder.planned(), folder.finished()
-    last = finished[-1] if finished else -1
-    if finished and last not in planned:
+    if not finished:
+        raise UnusableError("no batch is finished, so there are no positions yet")
+    if (last := finished[-1]) not in planned:
         raise UnusableError(f"batch {last} is finished, but offsets/{last} is missing")
-    hub = wanted or _only_hub(folder, planned)
+    hub, others = wanted or _only_hub(folder, planned), set[str]()
+    found = list(_of_hub(folder.offsets(last), hub, f"offsets/{last}", others, finished=True))
+    if len(found) > 1:
+        raise UnusableError(f"{len(found)} of its sources have read event hub {hub}, but only one is supported")
+    if not found:
+        named = ", ".join(sorted(others)) or "no event hub"
+        raise UnusableError(f"its last finished batch, offsets/{last}, contains positions of {named}, not of {hub}")
     rereads = () if last == planned[-1] else (f"Batch {planned[-1]} did not finish, so its events are read again.",)
-    others, source = set[str](), -1
-    for batch in reversed(planned):
-        found = dict(_of_hub(folder.offsets(batch), hub, f"offsets/{batch}", others, finished=batch <= last))
-        if len(found) > 1:
-            raise UnusableError(f"{len(found)} of its sources have read event hub {hub}, but only one is supported")
-        if found:
-            source, numbers = found.popitem()
-            if batch == last:
-                return _positions(hub, numbers, rereads)
-            if batch < last:  # once a source has a position, each later batch contains one
-                raise UnusableError(
-                    f"offsets/{batch} contains positions of event hub {hub}, but offsets/{last} (the last finished "
-                    "batch) does not: the file is damaged, or the query has read another hub since"
-                )
-    if source >= 0:
-        return _positions(hub, _initial(folder, source, hub), rereads)
-    raise UnusableError(f"its sources have read {', '.join(sorted(others)) or 'no event hub'}, not {hub}")
+    named_positions = {partition: Position.before(number) for partition, number in found[0].items()}
+    return Positions(HubReference(hub.lower()), named_positions, rereads)
 
 
 def may_be_scala_query(folder: CheckpointFolder) -> bool:
@@ -66,7 +56,7 @@ def _hubs(folder: CheckpointFolder, planned: Sequence[int]) -> set[str]:
     """The hubs, or topics, in the offset log."""
     found = set[str]()
     for batch in planned:
-        dict(_of_hub(folder.offsets(batch), "", f"offsets/{batch}", found, finished=False))
+        list(_of_hub(folder.offsets(batch), "", f"offsets/{batch}", found, finished=False))
     return found
 
 
@@ -79,15 +69,9 @@ def _only_hub(folder: CheckpointFolder, planned: Sequence[int]) -> str:
     return found.pop()
 
 
-def _positions(hub: str, numbers: Mapping[str, int], remarks: tuple[str, ...]) -> Positions:
-    return Positions(HubReference(hub.lower()), {p: Position.before(n) for p, n in numbers.items()}, remarks)
-
-
-def _of_hub(
-    text: str, hub: str, file: str, others: set[str], *, finished: bool
-) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield each source's index and its numbers in `hub`, from the `text` of an offset log file. The names of other
-    hubs are added to `others`.
+def _of_hub(text: str, hub: str, file: str, others: set[str], *, finished: bool) -> Iterator[dict[str, int]]:
+    """Yield each source's numbers in `hub`, from the `text` of an offset log file. The names of other hubs are added to
+    `others`.
 
     Raises `UnusableError` if the file belongs to a finished batch and is damaged; unfinished batches do not count
     anyway."""
@@ -102,27 +86,7 @@ def _of_hub(
                 raise UnusableError(f"line {source + 3} of {file} is damaged") from None
             continue
         if isinstance(offset, dict) and (numbers := _numbers(offset, hub, file, others)) is not None:
-            yield source, numbers
-
-
-def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
-    """The numbers at which the query's first batch begins."""
-    file = f"sources/{source}/0"
-    try:
-        text = folder.text(file)
-    except FileNotFoundError:
-        raise UnusableError(
-            f"no batch is finished, and {file}, which contains the start of the first batch, is missing"
-        ) from None
-    version, line, rest = text.lstrip("\0").partition("\n")
-    try:
-        offset = json.loads(rest if line else version)  # files of Spark 2.1 have no version
-    except (ValueError, RecursionError):
-        offset = None
-    numbers = _numbers(offset, hub, file, set()) if isinstance(offset, dict) else None
-    if numbers is None or (line and version != _VERSION):
-        raise UnusableError(f"{file} contains no positions of event hub {hub} in format {_VERSION[1:]}")
-    return numbers
+            yield numbers
 
 
 def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]) -> dict[str, int] | None:

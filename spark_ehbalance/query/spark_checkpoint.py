@@ -42,13 +42,6 @@ class CheckpointFolder:
         """The text of the file `offsets/batch`."""
         return self.text(f"offsets/{batch}")
 
-    def checkpoints(self) -> list[str]:
-        """The names of the subfolders that are checkpoints."""
-        found = self.files.get_file_info(FileSelector(""))
-        names = sorted(file.base_name for file in found if file.type is FileType.Directory)
-        logs = self.files.get_file_info([f"{name}/offsets" for name in names])
-        return [name for name, log in zip(names, logs, strict=True) if log.type is FileType.Directory]
-
     def text(self, name: str) -> str:
         """The text of the file `name`."""
         text: str = self.files.open_input_file(name).read().decode(errors="replace")

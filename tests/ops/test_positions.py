@@ -99,14 +99,12 @@ def test_positions_of_several_unread_partitions(group: Group, ehbalance: Command
     assert "Partitions 2, 3 have not been read yet and have no position here" in ehbalance("positions", group.table).err
 
 
-def test_parent_folder_of_checkpoints_is_explained(ehbalance: Command, tmp_path: Path) -> None:
+def test_parent_folder_of_checkpoints_is_rejected(ehbalance: Command, tmp_path: Path) -> None:
     for name in ("one", "two"):
         spark_folder(tmp_path / "all" / name, batch("a", p0=(1, 0, 5)))
     (tmp_path / "all" / "other").mkdir()
     for sources in ([tmp_path / "all"], [tmp_path / "all", tmp_path / "all"]):
-        message = ehbalance.fails(2, "positions", *sources)
-        assert "[EHB_CHECKPOINT_UNUSABLE]" in message
-        assert "; checkpoints in this folder: one, two." in message
+        assert "[EHB_CHECKPOINT_UNUSABLE]" in ehbalance.fails(2, "positions", *sources)
     assert "[EHB_CHECKPOINT_UNUSABLE]" in ehbalance.fails(2, "positions", tmp_path / "all" / "one" / "offsets")
 
 
@@ -166,7 +164,7 @@ def test_scala_connectors_query_can_be_continued(group: Group, ehbalance: Comman
     assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "--scala-connector", "Spark's Kafka source")
     (folder / "commits" / "0").unlink()
     error = ehbalance.fails(2, "positions", folder, "--scala-connector")
-    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "no batch is finished", "sources/0/0")
+    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "no batch is finished")
 
 
 def test_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Path) -> None:

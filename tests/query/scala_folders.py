@@ -1,5 +1,5 @@
 """Checkpoint folders as the Scala connector writes them, according to its source and Spark's (`EventHubsSourceOffset`,
-`EventHubsSource.initialPartitionSeqNos`, `OffsetSeqLog`): the connector itself does not run with Spark 4."""
+`OffsetSeqLog`): the connector itself does not run with Spark 4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Line = Mapping[str, Mapping[int, int]] | str | None
 def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0, unfinished: int = 0) -> Path:
     """Write a checkpointLocation with these batches, numbered from `first`; the last `unfinished` are only planned. A
     batch is one source's entry, or a tuple of several sources' entries."""
-    for name in ("offsets", "commits", "sources"):
+    for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "metadata").write_text('{"id":"0b1f6dd5-9a5b-4c0c-b9ae-27b1bbf1d5c5"}')
     for number, batch in enumerate(batches, first):
@@ -26,12 +26,6 @@ def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0
         if number < first + len(batches) - unfinished:
             (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
     return folder
-
-
-def begin_at(folder: Path, numbers: Mapping[str, Mapping[int, int]], source: int = 0, *, version: str = "v1\n") -> None:
-    """Write the position at which the first batch of `source` begins."""
-    (folder / "sources" / str(source)).mkdir(parents=True, exist_ok=True)
-    (folder / "sources" / str(source) / "0").write_bytes(b"\0" + (version + _line(numbers)).encode())
 
 
 def _line(line: Line) -> str:
