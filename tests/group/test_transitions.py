@@ -209,6 +209,7 @@ REFUSALS = {
     "defend: handover pending": (REQUESTED, about_lease(Defend, ANN, 3), "a handover to bob is pending"),
     "checkpoint: moves back": (group(), checkpoint(9), "moves back from 10 to 9"),
     "checkpoint: another owner": (STOLEN, checkpoint(20, epoch=4), "owned by bob"),
+    "checkpoint: a third owner": (STOLEN, checkpoint(20, CAT, epoch=4), "owned by bob"),
     "request: another is pending": (REQUESTED, request(to="cat", by=CAT), "a handover to bob is pending"),
     "request: no owner": (FREE, request(), "no other member owns it"),
     "request: to no member": (group(), request(to="eve", by=CAT), "eve is not an active member"),
@@ -231,6 +232,11 @@ REFUSALS = {
         forget(),
         "ann has renewed its membership",
     ),
+    "forget: joined again since, with an earlier incarnation": (
+        after(group(), Join(by=OLD_ANN, at_ms=AT)),
+        forget(),
+        "ann has renewed its membership",
+    ),
     "add: all known": (group(), add("0"), "the table already has these partitions"),
     "transfer: to no member": (group(), transfer("eve"), "eve is not an active member; active members: ann, bob, cat"),
     "transfer: to a leaving member": (BOB_LEAVING, transfer(), "bob is not an active member; active members: ann, cat"),
@@ -249,6 +255,7 @@ REFUSALS = {
     "stall: unknown partition": (group(), stall(partition="9"), "partition 9 is unknown"),
     "stall: its batch's checkpoint": (STALLED_ONCE, checkpoint(20), "epoch is 4, not 3"),
     "lease duration: by another than the leader": (group(), lead(BOB), "ann is the leader"),
+    "lease duration: by a younger member": (with_member(group(), "ann", joined=9), lead(ANN), "bob is the leader"),
     "lease duration: by no member": (group(), lead(STRANGER), "eve is not a member"),
     "lease duration: no partitions yet": (group(), lead(ANN), "the table has no partitions yet"),
     "hub: no partitions yet": (group(), RecordHub(by=ANN, at_ms=AT, created_ms=7), "the table has no partitions yet"),
@@ -518,11 +525,14 @@ def test_query_is_recorded_and_its_runs_are_counted() -> None:
     others = after(first, run_of(dan, "d"), run_of(fay, "f"), Leave(by=STRANGER, at_ms=AT)).queries
     assert [others[lineage].run for lineage in "dfl"] == ["dan-1", "fay-1", ""]
     for run in ("eve-0", "eve-2"):  # of the same query under another name
-        after(replace(first, queries={"l": replace(first.queries["l"], run=run)}), run_of(STRANGER))
+        taken = replace(first, queries={"l": replace(first.queries["l"], run=run)})
+        assert_rejected(taken, ended, "the table has no record of this run")
+        assert after(taken, run_of(STRANGER)).queries["l"].run == "eve-1"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
-    ahead = after(again, run_of(Author("eve", "eve-2"), begun=9, planner="eve-1b")).queries["l"]
-    assert (ahead.begun, ahead.planner) == (9, "eve-1b"), "the table had not learned of that batch"
+    for begun in (8, 9):
+        ahead = after(again, run_of(Author("eve", "eve-2"), begun=begun, planner="eve-1b")).queries["l"]
+        assert (ahead.begun, ahead.planner) == (begun, "eve-1b"), "the table had not learned of that batch"
     forgotten = after(first, Forget(by=ANN, at_ms=AT, member="eve", counter=first.members["eve"].counter))
     assert forgotten.queries == first.queries, "which is not to leave"
 
@@ -552,6 +562,9 @@ def test_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
         state = after(state, job, Leave(by=author, at_ms=AT))
         assert len(state.queries) == min(number + 2, 1000)
     assert {*state.queries} == {"running", *(f"l{number}" for number in range(1, 1000))}
+    for lineage in ("a", "z"):
+        slow = after(state, Join(by=Author("slow", "1"), at_ms=0, lineage=lineage))
+        assert slow.queries.keys() == state.queries.keys() - {"l1"} | {lineage}, "nor does a slow clock"
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------
@@ -579,5 +592,6 @@ def test_latest_is_the_same_moment_for_the_whole_group() -> None:
     assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}
     assert_rejected(started, replace(first, latest_ms=90), "the group has already started")
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
-    assert_rejected(started, replace(claim, latest_ms=90), "was not resolved with the group's `latest`")
+    for latest_ms in (50, 90):
+        assert_rejected(started, replace(claim, latest_ms=latest_ms), "was not resolved with the group's `latest`")
     assert after(started, claim).leases["7"].checkpoint == Position(3)

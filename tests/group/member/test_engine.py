@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.changes import (
     Checkpoint,
     Claim,
@@ -24,7 +25,9 @@ from spark_ehbalance.group.changes import (
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.protocol import (
+    CommitChanges,
     Committed,
+    GroupRead,
     LeaveRequested,
     ReadGroup,
     RebalancingBegan,
@@ -33,7 +36,7 @@ from spark_ehbalance.group.member.protocol import (
     Tick,
 )
 from spark_ehbalance.group.member.query_state import Progress, QueryState
-from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState, TableIdentity
+from spark_ehbalance.group.model import Handover, Lease, Load, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.group.position import Position
 from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, kinds, member
 from tests.group.strategies.members import CYCLE, LEASE, balance_now, looked, snapshot_of
@@ -80,12 +83,19 @@ def test_restarted_member_reclaims_its_leases_with_new_epochs_as_it_joins() -> N
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
     sought = Lease("4", epoch=4, owned_since_ms=5, checkpoint=Position(70), seek_epoch=4)
     sought_before, taken_since = replace(sought, partition="5", seek_epoch=3), replace(sought, partition="6")
+    others = [
+        replace(sought, partition="7"),  # taken since, by a machine with a slow clock
+        replace(sought, partition="8", owned_since_ms=0),  # stalled since
+        replace(sought, partition="9", seek_epoch=2),
+        replace(free, partition="10", checkpoint=Position(7)),  # moved back
+    ]
     ann = member(
         query=QueryState({"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}),
-        resume=dict.fromkeys("12345", ResumePoint(9, since_ms=5, epoch=3)) | {"6": ResumePoint(9, since_ms=4, epoch=3)},
+        resume=dict.fromkeys([*"12345", "9", "10"], ResumePoint(9, since_ms=5, epoch=3))
+        | {p: ResumePoint(9, since_ms=since, epoch=3) for p, since in (("6", 4), ("7", 6), ("8", 0))},
     )
-    table = snapshot_of((), [own, other, free, moved_on, sought, sought_before, taken_since])
-    turn = Turn(*looked(ann, table, "0123456", Clocks(0.0, 0)))
+    table = snapshot_of((), [own, other, free, moved_on, sought, sought_before, taken_since, *others])
+    turn = Turn(*looked(ann, table, tuple(table.leases), Clocks(0.0, 0)))
     outcome = apply(table, turn.transitions)
     assert [
         rejection.transition.partition for rejection in outcome.rejected if isinstance(rejection.transition, Checkpoint)
@@ -97,21 +107,38 @@ def test_restarted_member_reclaims_its_leases_with_new_epochs_as_it_joins() -> N
         "2": ("ann", 5),
         "3": (None, 4),
         "4": ("ann", 5),
-        "5": (None, 4),
-        "6": (None, 4),
+        **dict.fromkeys(["5", "6", "7", "8", "9", "10"], (None, 4)),
     }
     ann.handle(Committed(outcome), Clocks(0.0, 0))
     assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9, "4": 71}
-    again = Turn(*looked(ann, outcome.after, "0123456", Clocks(1.0, 0))).transitions
+    again = Turn(*looked(ann, outcome.after, tuple(table.leases), Clocks(1.0, 0))).transitions
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
 
 
-@pytest.mark.parametrize("stops", [False, True])
-def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "kept", "incoming"), [(2, "02", ""), (4, "012", "3"), (9, "012", "34"), (None, "012", "34")]
+)
+def test_restarted_member_keeps_to_its_limit(limit: int | None, kept: str, incoming: str) -> None:
+    """It keeps the partitions that its earlier process was reading, and as many handovers as it has room for."""
+    own = [Lease(p, "ann", 4, checkpoint=Position(8)) for p in "01"] + [Lease("2", "ann", 4, checkpoint=Position(9))]
+    handovers = [
+        Lease(p, "bob", 4, checkpoint=Position(8), handover=Handover(to, 30_000))
+        for p, to in (("3", "ann"), ("4", "ann"), ("5", "abe"), ("6", "zoe"))
+    ]
+    ann, table = member(max_owned=limit, resume={"2": ResumePoint(10)}), snapshot_of((), [*own, *handovers])
+    after = apply(table, Turn(*looked(ann, table, tuple(table.leases), Clocks(0.0, 0))).transitions).after
+    assert {*after.owned_by("ann")} == {after.leases[p] for p in kept}
+    assert {p for p, handover in after.ownership.pending.items() if handover.to == "ann"} == {*incoming}
+    assert after.ownership.pending.keys() >= {"5", "6"}
+
+
+@pytest.mark.parametrize(("stops", "limit"), [(False, None), (True, None), (False, 2)])
+def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops: bool, limit: int | None) -> None:
     """Otherwise, both would own it in the same epoch, and the hub could not fence the earlier process."""
     one = One()
     one.add(Lease("2", checkpoint=START))
-    later = MemberEngine(replace(ANN, incarnation="ann-2"), one.ann.settings, random.Random(0))
+    settings = replace(one.ann.settings, max_owned=limit)
+    later = MemberEngine(replace(ANN, incarnation="ann-2"), settings, random.Random(0))
 
     def turn(*others: Transition) -> None:
         _, write = looked(later, one.table, tuple(one.table.leases), one.clocks)
@@ -128,6 +155,9 @@ def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops
     turn()
     if stops:
         assert {lease.owner for lease in one.table.leases.values()} == {None}
+        return
+    if limit is not None:
+        assert (one.table.leases["2"].owner, later.owned.keys()) == (None, {"0", "1"})
         return
     assert {p: holding.epoch for p, holding in later.owned.items()} == {"0": 2, "1": 2, "2": 2}
     assert one.table.leases["2"].owned_since_ms == AT_MS, "it was owned without a break"
@@ -360,13 +390,27 @@ def test_changed_members_or_owners_trigger_balancing() -> None:
     assert balances(), "the interval has passed"
 
 
-def test_starting_position_applies_only_to_the_initial_partitions() -> None:
-    one = One(0)
+@pytest.mark.parametrize(("members", "start"), [(True, Position(-1)), (False, Position(41))])
+def test_starting_position_applies_only_to_the_initial_partitions(members: bool, start: Position) -> None:
+    """Without rows of known partitions, a store cannot tell which ones are new."""
+    one = One(0, capabilities=Capabilities(members=members))
     one.turn(balance=True, hub="01")
     one.turn(balance=True)
     assert one.ann.owned.keys() == {"0", "1"}
     one.end(one.begin(balance=True, hub="2", start=Position(41)))
-    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(-1))
+    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", start)
+
+
+@pytest.mark.parametrize(("leases", "recorded"), [([], 7), ([Lease("0", checkpoint=START)], None)])
+def test_only_a_new_table_records_the_hub(leases: list[Lease], recorded: int | None) -> None:
+    """The positions in an older table may be another hub's."""
+    ann, table = member(), replace(snapshot_of((), leases), table=TableIdentity("one") if leases else None)
+    ann.handle(Tick(), Clocks(0.0, 0))
+    *_, write = ann.handle(GroupRead(table, ("0", "1"), 7), Clocks(0.0, 0))
+    assert isinstance(write, CommitChanges)
+    after = apply(table, write.changes).after
+    assert after.table is not None
+    assert after.table.hub_created_ms == recorded
 
 
 def test_starting_positions_are_resolved_in_batches() -> None:
