@@ -29,6 +29,7 @@ from spark_ehbalance.group.changes import (
     Renew,
     RequestHandover,
     Reset,
+    Restore,
     SetLeaseDuration,
     Stall,
     Steal,
@@ -61,7 +62,7 @@ OPERATOR = Author("operator:jo", "")
 AT = 1_000  # the author's wall clock, in milliseconds
 TO_BOB, TO_CAT = Handover("bob", 30_000, AT), Handover("cat", 30_000, 1)
 EXPIRED = (3, 7)  # the counter of the lease in `group`
-READ_TO_TEN = Position(10, "ten")
+READ_TO_TEN, FIRST = Position(10, "ten"), Position.before(100)
 PINNED = Pin("ann", "operator:jo", "upgrade")
 TRANSFERRED = replace(PINNED, transfer=True)
 
@@ -156,6 +157,10 @@ def unpin(partition: str = "0") -> Unpin:
 
 def seek(sequence_number: int, *, force: bool = False) -> Seek:
     return Seek(by=OPERATOR, at_ms=AT, partition="0", position=Position(sequence_number), force=force)
+
+
+def restore(checkpoint: Position | None, partition: str = "0") -> Restore:
+    return Restore(by=OPERATOR, at_ms=AT, partition=partition, checkpoint=checkpoint)
 
 
 def lead(by: Author) -> SetLeaseDuration:
@@ -258,6 +263,8 @@ REFUSALS = {
     "lease duration: by a younger member": (with_member(group(), "ann", joined=9), lead(ANN), "bob is the leader"),
     "lease duration: by no member": (group(), lead(STRANGER), "eve is not a member"),
     "lease duration: no partitions yet": (group(), lead(ANN), "the table has no partitions yet"),
+    "restore: has a position": (group(), restore(FIRST), "the table already has partition 0"),
+    "restore: known, without a position": (NEVER_READ, restore(None), "the table already has partition 0"),
     "hub: no partitions yet": (group(), RecordHub(by=ANN, at_ms=AT, created_ms=7), "the table has no partitions yet"),
     "latest: no partitions yet": (group(), RecordLatest(by=ANN, at_ms=AT, latest_ms=7), "has no partitions yet"),
 }
@@ -288,7 +295,7 @@ SOUGHT = {"epoch": 4, "seek_epoch": 4, "checkpoint": Position(2)}
 PINNED_TO_BOB = {"pin": replace(PINNED, to="bob")}
 MOVED_TO_BOB = {"pin": replace(TRANSFERRED, to="bob")}
 ORDERED = {"handover": Handover("bob", 9_000, AT)}
-FIRST, ELEVEN = Position.before(100), Position(11, "11")
+ELEVEN = Position(11, "11")
 LOAD, UNREAD = Load(5.0, 7.0), Lag(11, 15, 900, AT)
 
 EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
@@ -325,6 +332,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [about_lease(Reset, ANN, 3, position=Position(4))],
         {**ALIVE, "checkpoint": Position(4), "stall_count": 0},
     ),
+    "restore": (NEVER_READ, [restore(FIRST)], {"checkpoint": FIRST}),
     "claim: free": (FREE, [claim(starting_position=FIRST)], BOBS),
     "claim: own, from an earlier process": (group(), [claim(ANN)], TAKEN_AGAIN),
     "claim: given back by an earlier process": (
@@ -483,9 +491,17 @@ def test_member_drained_by_itself_or_an_operator_does_not_lead(by: Author) -> No
 
 
 def test_heartbeat_renews_only_the_member_and_keeps_its_last_load() -> None:
-    load = MemberLoad(120.0, 7.0, 1.5)
-    renewed = after(group(), Heartbeat(by=ANN, at_ms=AT, load=load), Heartbeat(by=ANN, at_ms=AT))
-    assert renewed == with_member(group(), "ann", renewal=2, renewed_at_ms=AT, load=load)
+    values: dict[str, Any] = {
+        "load": MemberLoad(120.0, 7.0, 1.5),
+        "lease_duration_ms": 40_000,
+        "commit_ms": 5.0,
+        "asked_ms": AT,
+        "left_out": {"0": "limit"},
+    }
+    renewed = after(group(), Heartbeat(by=ANN, at_ms=AT, **values), Heartbeat(by=ANN, at_ms=AT))
+    assert renewed == with_member(group(), "ann", renewal=2, renewed_at_ms=AT, **values)
+    longer = after(renewed, Heartbeat(by=ANN, at_ms=AT, lease_duration_ms=50_000, commit_ms=6.0)).members["ann"]
+    assert (longer.lease_duration_ms, longer.commit_ms) == (50_000, 6.0)
     assert renewed.members["ann"].counter != group().members["ann"].counter
 
 
@@ -499,6 +515,7 @@ def test_leases_of_a_departed_member_stay_until_they_expire(end: Transition) -> 
 def test_added_partitions_are_unowned_and_in_order() -> None:
     added = after(group(), add("10", "2", "0", "blue"), add("0", "1", checkpoint=FIRST))
     assert list(added.leases) == ["0", "1", "2", "10", "blue"]
+    assert after(added, restore(FIRST, "7")).leases == added.leases | {"7": Lease("7", checkpoint=FIRST)}
     assert added.leases["0"] == group().leases["0"], "a known partition does not change"
     assert (added.leases["10"], added.leases["1"]) == (Lease("10"), Lease("1", checkpoint=FIRST))
 
