@@ -29,7 +29,11 @@ from storm.world import play
 #: The mutated modules → their tests.
 MODULES = {
     "group.changes": ("group/test_transitions.py", "group/test_transitions_stateful.py"),
-    "group.expiry": ("group/member/test_membership.py", "group/test_transitions_stateful.py"),
+    "group.expiry": (
+        "group/test_expiry.py",
+        "group/member/test_membership.py",
+        "group/test_transitions_stateful.py",
+    ),
     "group.member.engine": ("group/member/test_engine.py", "group/member/test_per_lease.py", "query/test_engine.py"),
     "group.member.lease_duration": ("group/member/test_lease_duration.py",),
     "group.member.membership": (

@@ -560,6 +560,7 @@ def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     left = replace(left, leases={**left.leases, **others})
     running = after(left, run_of(STRANGER))
     assert running.leases == left.leases | {"0": replace(left.leases["0"], owned_since_ms=AT)}, "it was forgotten"
+    assert running.queries["l"].batch == 0
     for name in ("abe", "zoe"):
         renamed = after(left, run_of(Author(name, "1")), run_of(STRANGER))
         assert renamed.leases["0"].owned_since_ms == AT, "the query had another name"

@@ -76,10 +76,35 @@ class Plain:
         self.seen = {key: kept.get(key, (value, now, not self.begun)) for key, value in values.items()}
         self.begun = True
 
-    def stale(self, kind: str, key: str, row: Lease | Member, now: float, wall_ms: int) -> bool:
+    def stale(self, kind: str, key: str, row: Lease | Member, duration: float, now: float, wall_ms: int) -> bool:
         _, since, cold = self.seen[kind, key]
-        old = wall_ms - row.renewed_at_ms >= (DURATION + CLOCK_SKEW_ALLOWANCE) * 1000
-        return now - since >= DURATION or (cold and old and now - since >= DURATION / 3)
+        old = wall_ms - row.renewed_at_ms >= (duration + CLOCK_SKEW_ALLOWANCE) * 1000
+        return now - since >= duration or (cold and old and now - since >= duration / 3)
+
+
+def compare_observed(
+    observations: Observations, plain: Plain, snapshot: Snapshot, durations: Durations, now: float, wall_ms: int
+) -> None:
+    """Compare what the `observations` of `snapshot` show with the `plain` definition."""
+    leases, members, seen, allowed = snapshot.leases, snapshot.members, plain.seen, durations.allowed_silence
+    pending = {p: row.handover for p, row in leases.items() if row.handover}
+    assert expired_leases(observations, snapshot, durations, now, wall_ms) == {
+        p for p, row in leases.items() if row.owner and plain.stale("lease", p, row, allowed(row.owner), now, wall_ms)
+    }
+    assert expired_members(observations, snapshot, durations, now, wall_ms) == {
+        id for id, row in members.items() if plain.stale("member", id, row, allowed(id), now, wall_ms)
+    }
+    assert overdue_handovers(observations, snapshot, now) == {
+        p for p, handover in pending.items() if now - seen["handover", p][1] >= handover.timeout_ms / 1000
+    }
+    epochs = {p: seen["epoch", p] for p in leases}
+    assert recently_moved_leases(observations, now, TENURE) == {
+        p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE
+    }
+    assert {p: lease.since for p, lease in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
+    assert {p: handover.since for p, handover in observations.handovers.items()} == {
+        p: seen["handover", p][1] for p in pending
+    }
 
 
 class SeveralMembers(RuleBasedStateMachine):
@@ -230,26 +255,7 @@ class SeveralMembers(RuleBasedStateMachine):
         now, snapshot, wall_ms = self.now, self.truth, 400_000 + round(self.now * 1000)
         self.observations = observations = self.observations.updated(snapshot, now)
         self.plain.look(snapshot, now)
-        leases, members, seen = snapshot.leases, snapshot.members, self.plain.seen
-        pending = {p: row.handover for p, row in leases.items() if row.handover}
-        durations = Durations.from_snapshot(snapshot, DURATION)
-        assert expired_leases(observations, snapshot, durations, now, wall_ms) == {
-            p for p, row in leases.items() if row.owner and self.plain.stale("lease", p, row, now, wall_ms)
-        }
-        assert expired_members(observations, snapshot, durations, now, wall_ms) == {
-            id for id, row in members.items() if self.plain.stale("member", id, row, now, wall_ms)
-        }
-        assert overdue_handovers(observations, snapshot, now) == {
-            p for p, handover in pending.items() if now - seen["handover", p][1] >= handover.timeout_ms / 1000
-        }
-        epochs = {p: seen["epoch", p] for p in leases}
-        assert recently_moved_leases(observations, now, TENURE) == {
-            p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE
-        }
-        assert {p: lease.since for p, lease in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
-        assert {p: handover.since for p, handover in observations.handovers.items()} == {
-            p: seen["handover", p][1] for p in pending
-        }
+        compare_observed(observations, self.plain, snapshot, Durations.from_snapshot(snapshot, DURATION), now, wall_ms)
 
     # invariants
 

@@ -232,10 +232,10 @@ def test_progress_does_not_delay_a_handover() -> None:
 
 
 def test_partitions_in_another_epoch_are_not_reserved() -> None:
-    one = One(3)
+    one = One(4)
     one.request("2")
     one.begin()
-    assert one.ann.begin_batch({"0": 1, "1": 7, "2": 1, "9": 1}, one.now) == {"0"}
+    assert one.ann.begin_batch({"0": 1, "1": 7, "2": 1, "3": 0, "9": 1}, one.now) == {"0"}
 
 
 def test_reset_replaces_earlier_progress_and_is_written_immediately() -> None:
