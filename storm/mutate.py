@@ -73,8 +73,8 @@ _REDUNDANT = ("_Is", "_IsNot", "_Is_Eq", "_IsNot_NotEq")
 #: Number of examples of a stateful test.
 _EXAMPLES = 25
 
-#: CPU seconds after which a mutant counts as killed, because it hangs.
-_CPU_LIMIT = 300
+#: CPU seconds, for the tests and for a seed of the storm, after which a mutant counts as killed, because it hangs.
+_TEST_LIMIT, _SEED_LIMIT = 40, 4
 
 
 def mutants(source: str) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _run_mutant(session: pytest.Session, seeds: int) -> NoReturn:
     """Exit with 0 if neither the tests nor the storm detect the mutation."""
     killed = True
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT, _CPU_LIMIT))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit := _TEST_LIMIT + _SEED_LIMIT * seeds, limit))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         session.config.pluginmanager.unregister(name="terminalreporter")
         fails = any(_fails(session, *items) for items in itertools.zip_longest(session.items, session.items[1:]))

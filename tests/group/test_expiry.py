@@ -23,11 +23,11 @@ RENEWED_MS = [-round(1000 * (CLOCK_SKEW_ALLOWANCE + duration)) + more for durati
 
 
 def changed_lease(rng: random.Random, lease: Lease) -> Lease:
-    renewed = replace(lease, renewal=lease.renewal + rng.randrange(2), renewed_at_ms=rng.choice(RENEWED_MS))
+    renewed = replace(lease, renewal=rng.randrange(3), renewed_at_ms=rng.choice(RENEWED_MS))
     return rng.choice(
         [
             renewed,
-            replace(renewed, epoch=lease.epoch + 1, owner=rng.choice(["a", "b", "gone", None]), handover=None),
+            replace(renewed, epoch=rng.randrange(3), owner=rng.choice(["a", "b", "gone", None]), handover=None),
             replace(lease, handover=Handover(rng.choice("ab"), 20_000, rng.randrange(2))),
             replace(lease, handover=None),
         ]

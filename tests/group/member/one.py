@@ -16,6 +16,7 @@ from spark_ehbalance.group.member.protocol import (
     CommitEnded,
     Committed,
     DecisionMade,
+    Left,
     Output,
     StopRequested,
 )
@@ -56,6 +57,7 @@ class One:
         self.table = snapshot_of((), [Lease(str(p), checkpoint=START) for p in range(partitions)])
         self.ann = member(strategy, **settings)
         self.refused: list[Rejected] = []
+        self.stopping = False
         for _ in ("join", "claim", "rest"):
             self.turn(balance=True)
         assert len(self.ann.owned) == partitions
@@ -83,6 +85,7 @@ class One:
             self.table = outcome.after
             ended = unfailing(self.ann.handle(Committed(outcome, seconds), self.clocks))
             turn.tidies = any(input.tidies for input in ended if isinstance(input, CommitEnded))
+            assert (Left() in ended) is self.stopping
         return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
@@ -93,6 +96,7 @@ class One:
 
     def stop(self) -> list[Transition]:
         """Run the last turn and return its transitions."""
+        self.stopping = True
         self.ann.handle(StopRequested(), self.clocks)
         return self.end(self.begin())
 

@@ -314,6 +314,11 @@ def test_begun_batch_is_recorded_with_the_next_commit() -> None:
     one.now += LEASE / 3
     assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
+    one.ann.finish_batch({}, 3)
+    for advances in (True, False):
+        one.now += LEASE / 3
+        assert ("Advance" in kinds(one.turn())) is advances
+        assert one.table.queries["l"].batch == 3
     one.ann.record_batch(4, "run")
     one.stop()
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)

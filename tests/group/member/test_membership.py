@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, Leave, RequestHandover, Steal, apply
 from spark_ehbalance.group.commands import Seek
-from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.membership import Clocks, OwnedLease, OwnedLeases
 from spark_ehbalance.group.member.protocol import Committed, Fail, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
@@ -168,6 +168,11 @@ def test_table_unchanged_for_half_a_lease_counts_as_unwritable(unchanged: float,
         one.begin()
         one.ann.handle(StoreFailed(writing=True), one.clocks)
     assert bool(one.ann.readable(one.now)) is reads_on
+
+
+def test_lease_that_ends_first_is_renewed_first() -> None:
+    leases = {"0": OwnedLease(1, START, renewed=0.0, lasts=90.0), "1": OwnedLease(1, START, renewed=5.0, lasts=30.0)}
+    assert OwnedLeases(by_partition=leases).first_due == (5.0, 30.0)
 
 
 # --- suspended while waiting for the table ---------------------------------------------------------------------
