@@ -294,6 +294,15 @@ def test_leaving_query_releases_everything_after_its_batch() -> None:
     assert {lease.owner for lease in one.table.leases.values()} == {None}
 
 
+def test_member_is_idle_only_without_a_batch_and_uncommitted_progress() -> None:
+    one = One(0)
+    assert one.ann.idle
+    one.ann.query = replace(one.ann.query, in_flight=frozenset("0"))
+    assert not one.ann.idle
+    one.finish(9, "0")
+    assert not one.ann.idle
+
+
 def test_last_commit_writes_progress_releases_and_leaves() -> None:
     one = One(3)
     one.reserve("0", "1", "2")

@@ -29,9 +29,10 @@ PAUSE = 6.0
 # --- identity --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("incarnation", ["ann-0", "ann-2"])
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
-def test_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> None:
-    one, later = One(), Author("ann", "ann-2")
+def test_later_process_of_the_same_member_fences_this_one(meanwhile: bool, incarnation: str) -> None:
+    one, later = One(), Author("ann", incarnation)
     one.now += LEASE / 3
     turn = one.begin() if meanwhile else None
     claim = Claim(by=later, at_ms=AT_MS, partition="0", epoch=one.table.leases["0"].epoch)
