@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from spark_ehbalance.eventhub import arrays
+
 _T = TypeVar("_T")
 
 SPARK_SCHEMA = (
@@ -194,16 +196,22 @@ def record_batch(
             others.add(system)
     return from_columns(
         schema,
-        body=lambda: pa.array(bodies, pa.binary()),
-        partition=lambda: pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
+        body=lambda: arrays.from_bytes(bodies, pa.binary()),
+        partition=lambda: arrays.repeated(partition, len(bodies)),
         offset=lambda: _texts(columns[OFFSET]),
-        sequenceNumber=lambda: pa.array(columns[SEQUENCE_NUMBER], pa.int64()),
-        enqueuedTime=lambda: pa.array([time * 1000 if time else None for time in columns[ENQUEUED_TIME]], TIME),
+        sequenceNumber=lambda: arrays.from_integers(columns[SEQUENCE_NUMBER]),
+        enqueuedTime=lambda: arrays.from_integers(
+            [time * 1000 if time else None for time in columns[ENQUEUED_TIME]]
+        ).view(TIME),
         publisher=lambda: _texts(columns[PUBLISHER]),
         partitionKey=lambda: _texts(columns[PARTITION_KEY]),
         properties=own.column,
         systemProperties=others.column,
     )
+
+
+def _times(milliseconds: Iterable[int | None]) -> pa.TimestampArray:
+    return arrays.from_integers([time * 1000 if time else None for time in milliseconds]).view(TIME)
 
 
 def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
@@ -233,7 +241,7 @@ def until_gap(rows: Rows, expected: int | None) -> Rows:
     numbers = sequence_numbers(batch)
     numbered = next((at for at in sorted(unreadable) if not numbers[at].is_valid), len(numbers))
     if numbered:
-        values = numbers.slice(0, numbered).to_numpy()
+        values = arrays.to_numpy(numbers.slice(0, numbered))
         wrong = values != np.arange(len(values)) + (values[0] if expected is None else expected)
         if wrong.any():
             end = int(wrong.argmax())
@@ -271,7 +279,7 @@ def apply_policy(rows: Rows, expected: int | None, policy: str) -> CheckedRows:
         return CheckedRows(batch, first, expected, failure)
     kept = np.ones(batch.num_rows, np.bool_)
     kept[skipped] = False
-    batch = batch.filter(pa.array(kept))
+    batch = batch.take(arrays.from_numpy(np.flatnonzero(kept)))
     problem = f"event {known[skipped[0]]} is malformed: {unreadable[skipped[0]]}"
     return CheckedRows(batch, first, expected, failure, len(skipped), problem)
 
@@ -299,10 +307,10 @@ class Maps:
         try:
             if not all(type(key) is bytes for key in self._keys):
                 raise pa.ArrowInvalid("keys of different types may have the same text")
-            keys = pa.array(self._keys, pa.string())
+            keys = arrays.from_bytes(self._keys, pa.string())
         except pa.ArrowInvalid:
             keys = self._distinct_keys()
-        return pa.MapArray.from_arrays(pa.array(self._offsets, pa.int32()), keys, _texts(self._values))
+        return pa.MapArray.from_arrays(arrays.from_numpy(np.array(self._offsets, np.int32)), keys, _texts(self._values))
 
     def _distinct_keys(self) -> pa.StringArray:
         keys, values, offsets = list[str](), list[str | bytes](), [0]
@@ -312,7 +320,7 @@ class Maps:
             values += row[1]
             offsets.append(len(keys))
         self._values, self._offsets = values, offsets
-        return pa.array(keys, pa.string())
+        return _texts(keys)
 
 
 def _by_text(keys: Iterable[Any], values: Iterable[_T]) -> tuple[list[str], Collection[_T]]:
@@ -324,7 +332,7 @@ def _by_text(keys: Iterable[Any], values: Iterable[_T]) -> tuple[list[str], Coll
 def empty_maps(count: int) -> pa.MapArray:
     """A column of `count` empty maps."""
     none = pa.nulls(0, pa.string())
-    return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none, none)
+    return pa.MapArray.from_arrays(arrays.from_numpy(np.zeros(count + 1, np.int32)), none, none)
 
 
 def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
@@ -345,8 +353,9 @@ def optional_text(value: Any) -> str | None:
 
 def _texts(values: list[Any]) -> pa.StringArray:
     try:
-        return pa.array(values, pa.string())  # bytes as well, if they are UTF-8
-    except pa.ArrowException:
+        encoded = [value.encode() if isinstance(value, str) else value for value in values]
+        return arrays.from_bytes(encoded, pa.string())
+    except (TypeError, UnicodeEncodeError, pa.ArrowInvalid):
         return pa.array(map(optional_text, values), pa.string())
 
 

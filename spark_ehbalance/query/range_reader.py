@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_ehbalance.errors import (
     DataLossError,
@@ -22,6 +22,7 @@ from spark_ehbalance.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from spark_ehbalance.eventhub.arrays import to_numpy
 from spark_ehbalance.eventhub.client_errors import (
     CredentialsRefusedError,
     MissingHubCheck,
@@ -239,8 +240,8 @@ class _RangeReader:
             return False, batch
         self._since = _SinceProgress(time.monotonic())
         # Sequence numbers may have gaps, so there may be fewer events than planned.
-        beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
-        return True, batch.slice(0, beyond) if beyond >= 0 else batch
+        beyond = np.flatnonzero(to_numpy(sequence_numbers(batch)) >= self._wanted.end)
+        return True, batch.slice(0, int(beyond[0])) if len(beyond) else batch
 
     def _renew_token(self, refusal: CredentialsRefusedError) -> None:
         """Try once more with a new token, because the receiver's token may have expired while the receiver waited for

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_ehbalance.eventhub import rows
+from spark_ehbalance.eventhub import arrays, rows
 from spark_ehbalance.eventhub.rows import Rows
 from spark_ehbalance.eventhub.wire import scan
 from spark_ehbalance.eventhub.wire.messages import parse, read_application, read_properties
@@ -172,11 +172,11 @@ class Decoder:
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
-            partition=lambda: _repeated(self._partition, count),
+            partition=lambda: arrays.repeated(self._partition, count),
             offset=lambda: texts(rows.OFFSET),
-            sequenceNumber=lambda: pa.array(values[rows.SEQUENCE_NUMBER]),
+            sequenceNumber=lambda: arrays.from_numpy(values[rows.SEQUENCE_NUMBER]),
             enqueuedTime=lambda: _times(times),
-            publisher=lambda: _repeated(rows.optional_text(template.publisher), count),
+            publisher=lambda: arrays.repeated(rows.optional_text(template.publisher), count),
             partitionKey=lambda: texts(rows.PARTITION_KEY),
             properties=lambda: properties,
             systemProperties=lambda: system_properties,
@@ -211,7 +211,7 @@ class Decoder:
             """An annotation as a column of strings; null where it is missing."""
             missing = pair_of[name] < 0
             found = _texts(data, pairs.values.select(pair_of[name][~missing]))
-            return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
+            return found.take(arrays.from_numpy(np.cumsum(~missing) - 1, ~missing)) if missing.any() else found
 
         numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
         times = np.where(timed < 0, 0, integers(np.where(timed < 0, numbered, timed)))
@@ -226,9 +226,9 @@ class Decoder:
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
-            partition=lambda: _repeated(self._partition, count),
+            partition=lambda: arrays.repeated(self._partition, count),
             offset=lambda: texts(rows.OFFSET),
-            sequenceNumber=lambda: pa.array(integers(numbered)),
+            sequenceNumber=lambda: arrays.from_numpy(integers(numbered)),
             enqueuedTime=lambda: _times(times),
             publisher=lambda: texts(rows.PUBLISHER),
             partitionKey=lambda: texts(rows.PARTITION_KEY),
@@ -281,7 +281,7 @@ class Decoder:
         if not is_selected:
             return None, valid
         maps = builder.column()
-        return maps if len(maps) == count else maps.take(pa.array(codes)), valid
+        return maps if len(maps) == count else maps.take(arrays.from_numpy(codes)), valid
 
     def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> tuple[pa.MapArray, Booleans]:
         """The `count` maps that consist of `pairs`, and the mask of the maps without a repeated key."""
@@ -292,13 +292,13 @@ class Decoder:
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         # not with Arrow's hashes, because a sender could choose colliding keys
         if len(several := np.flatnonzero(counts > 1)):
-            names = keys.take(pa.array(np.flatnonzero(counts[pairs.maps] > 1))).to_pylist()
+            names = keys.take(arrays.from_numpy(np.flatnonzero(counts[pairs.maps] > 1))).to_pylist()
             end = 0
             for index, size in zip(several.tolist(), counts[several].tolist(), strict=True):
                 begin, end = end, end + size
                 single[index] = len(set(names[begin:end])) == size
         values = self._values(data, pairs.codes, pairs.values)
-        return pa.MapArray.from_arrays(pa.array(offsets), keys, values), single
+        return pa.MapArray.from_arrays(arrays.from_numpy(offsets), keys, values), single
 
     def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
         """Values as texts. Integers and texts are converted many at a time, other types one by one."""
@@ -309,7 +309,7 @@ class Decoder:
                 continue
             indices.append(at)
             if kind is integer:
-                parts.append(pa.array(scan.integers(data, codes[at], spans.select(at))).cast(pa.string()))
+                parts.append(arrays.from_numpy(scan.integers(data, codes[at], spans.select(at))).cast(pa.string()))
             elif kind is text:
                 parts.append(_texts(data, spans.select(at)))
             else:
@@ -317,7 +317,7 @@ class Decoder:
                 parts.append(rows.texts(map(_scalar, raws, codes[at].tolist()), self._json))
         if len(parts) == 1:
             return parts[0]
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(indices))))
+        return pa.concat_arrays(parts).take(arrays.from_numpy(np.argsort(np.concatenate(indices))))
 
 
 def _fits_sample(template: Template, left: RawMessages) -> bool:
@@ -338,7 +338,7 @@ def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
     offsets[:-1:2] = spans.starts
     offsets[1::2] = spans.starts + spans.lengths
     alternating = pa.Array.from_buffers(kind, max(0, 2 * count - 1), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-    return alternating.take(pa.array(np.arange(0, 2 * count, 2)))
+    return alternating.take(arrays.from_numpy(np.arange(0, 2 * count, 2)))
 
 
 def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
@@ -363,11 +363,7 @@ def _fit_column(milliseconds: Integers) -> Booleans:
 
 def _times(milliseconds: Integers) -> pa.Array:
     """The column of times, with null for 0."""
-    return pa.array(milliseconds * 1000, mask=milliseconds == 0).view(rows.TIME)
-
-
-def _repeated(text: str | None, count: int) -> pa.StringArray:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
+    return arrays.from_numpy(milliseconds * 1000, milliseconds != 0).view(rows.TIME)
 
 
 def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.RecordBatch:
@@ -378,7 +374,7 @@ def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.Reco
         return batches[0]
     starts = np.flatnonzero(np.diff(order, prepend=-2) != 1)
     if len(starts) > _MAX_SLICES:
-        return pa.concat_batches(batches).take(pa.array(order))
+        return pa.concat_batches(batches).take(arrays.from_numpy(order))
     table = pa.Table.from_batches(batches)
     lengths = np.diff(starts, append=len(order))
     slices = [table.slice(int(order[start]), int(length)) for start, length in zip(starts, lengths, strict=True)]
@@ -392,7 +388,7 @@ def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Boole
     disjoint = np.ones(len(first), np.bool_)
     if not len(first.keys) or not len(second.keys):
         return first if len(first.keys) else second, disjoint
-    offsets = [column.offsets.to_numpy() for column in (first, second)]
+    offsets = [arrays.to_numpy(column.offsets) for column in (first, second)]
     maps = [np.repeat(np.arange(len(first)), np.diff(ends)) for ends in offsets]
     names = first.keys.unique()
     known = [pc.index_in(column.keys, names).fill_null(-1).to_numpy() for column in (first, second)]
@@ -400,11 +396,11 @@ def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Boole
     if shared.any():
         pairs = [len(names) * index + code for index, code in zip(maps, known, strict=True)]
         disjoint[maps[1][shared & np.isin(pairs[1], pairs[0])]] = False
-    order = pa.array(np.argsort(np.concatenate(maps), kind="stable"))
+    order = arrays.from_numpy(np.argsort(np.concatenate(maps), kind="stable"))
     keys, items = (
         pa.concat_arrays(columns).take(order) for columns in ((first.keys, second.keys), (first.items, second.items))
     )
-    return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items), disjoint
+    return pa.MapArray.from_arrays(arrays.from_numpy(offsets[0] + offsets[1]), keys, items), disjoint
 
 
 def _scalar(raw: bytes, code: int) -> Any:
