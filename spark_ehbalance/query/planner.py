@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position, partition_order
@@ -63,6 +64,7 @@ class PlannerHub(lag_report.LagHub, Protocol):
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
     def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
+    def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]: ...
     def connected_at(self) -> float: ...
     def created_ms(self) -> int | None: ...
     def partition_ids(self) -> tuple[str, ...]: ...
@@ -219,7 +221,10 @@ class Planner:
                 "the group did not settle in time; reading the partitions owned so far: timeout=%g", JOIN_TIMEOUT
             )
         if (partitions := self._engine.without_fixed_end) or first:
-            self._hub.refresh(partitions)
+            if first:
+                self._hub.request_states(partitions)  # those read since this process started are new enough
+            else:
+                self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[OffsetRange]:
