@@ -344,9 +344,8 @@ class Membership:
 
     def join(self, at_ms: int, query: QueryState) -> list[Join]:
         """The transition by which this process becomes a member, unless it is a member in the last snapshot."""
-        row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
-        known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
-        if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
+        settings, known = self.settings, not self.settings.lineage or self._record(self.snapshot) is not None
+        if self.joined and self.author.id in self.snapshot.members and known:  # as this process: see `_check_fence`
             return []
         return [
             Join(

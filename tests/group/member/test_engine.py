@@ -323,6 +323,10 @@ def test_begun_batch_is_recorded_with_the_next_commit() -> None:
     one.now += LEASE / 3
     assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
+    one.ann.record_batch(3, "another run, which plans it again")
+    one.now += LEASE / 3
+    one.turn()
+    assert one.table.queries["l"].planner == "another run, which plans it again"
     one.ann.finish_batch({}, 3)
     for advances in (True, False):
         one.now += LEASE / 3
