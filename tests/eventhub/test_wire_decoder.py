@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +41,21 @@ from tests.eventhub.encodings import (
 )
 
 NEVER = 10**6
+
+#: Decodes messages with and without properties in each tier, and prints the imported modules.
+_DECODING = """
+import sys
+from spark_ehbalance.eventhub.wire.decoder import Decoder
+from tests.eventhub.encodings import compound, in_buffer, ordinary, section, text
+def with_property(n):
+    pair = text(b"name") + text(b"value %d" % n)
+    return ordinary(n, section(0x74, compound(0xC1, 2, pair)) + section(0x75, text(b"body", 0xA0)))
+for few, many in ((1, 1), (10**6, 1), (10**6, 10**6)):
+    for message in ordinary, with_property:
+        sent = [message(n) for n in range(20)]
+        assert Decoder("0", False, few=few, many=many).record_batch(in_buffer(sent)).batch.num_rows == len(sent)
+print(*sys.modules)
+"""
 
 #: Decoders for partition 0 whose fast tiers are used where that pays off, or always.
 DECODERS = {
@@ -281,3 +298,8 @@ def test_template_longer_than_all_messages_matches_none(make: partial[Decoder]) 
     short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
     assert sum(map(len, short)) < 800
     assert decoder.record_batch(in_buffer(short, b"")).batch.equals(one_at_a_time(short).batch)
+
+
+def test_decoding_does_not_import_pandas() -> None:
+    result = subprocess.run([sys.executable, "-c", _DECODING], capture_output=True, text=True, timeout=60, check=True)
+    assert "pandas" not in result.stdout.split()
