@@ -156,7 +156,6 @@ def _member(
         strategy=STRATEGIES[DEFAULT_STRATEGY],
         lease_duration=LEASE_DURATION,
         reactive=DEFAULT_STRATEGY in REACTIVE,
-        checkpoint_interval=0.0,
     )
     engine = MemberEngine(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
     keeper = Keeper(QueryEngine(engine, OffsetProgress(StreamOffset(owner))), lambda: store, _Hub(partitions))

@@ -215,8 +215,7 @@ class Chaos:
         query.process.command("start", owner=query.owner)
 
     def _launch(self, name: str) -> QueryProcess:
-        """Start a process. Every second query writes checkpoints only together with renewals."""
-        return self._fleet.launch(name, **({"checkpointInterval": "1 minute"} if name in "aceg" else {}))
+        return self._fleet.launch(name)
 
     def _relaunch(self, query: Query, fresh: bool) -> None:
         query.process = self._launch(query.name)

@@ -79,7 +79,7 @@ PAST_FAULTS = (
         "return shared and not self.member",
         "return False and not self.member",
         ("two planners",),
-        seed=1029,
+        seed=18,
     ),
     PastFault(
         "a lease counts from the end of a read, during which another process may have claimed it",
@@ -243,7 +243,7 @@ PAST_FAULTS = (
         "known = batch.end.checkpoints if shared else {}",
         "shared, known = False, {}",
         ("skipped",),
-        seed=0,
+        seed=3,
     ),
     PastFault(
         "a query continues with a checkpoint that was rolled back",

@@ -433,7 +433,6 @@ class Process:
             strategy_name=query.strategy,
             lineage=lineage,
             balance_interval=plan.balance_interval,
-            checkpoint_interval=query.checkpoint_interval,
             reactive=query.strategy in REACTIVE,
             max_stall=plan.max_stall,
         )

@@ -140,7 +140,6 @@ def _member(options: Options, query: StreamOffset, place: _RecoveredState, logge
         max_owned=options.max_partitions_owned,
         host=socket.gethostname(),
         balance_interval=options.balance_interval,
-        checkpoint_interval=options.checkpoint_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
         lineage=query.lineage if shared and options.capabilities.members else "",

@@ -39,7 +39,7 @@ from spark_ehbalance.query.unknown_options import unknown_option
 from spark_ehbalance.settings.locations import path_in_url, scheme
 from spark_ehbalance.settings.option_specs import OptionSpec, option_field, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
-from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole_number
+from spark_ehbalance.settings.parsing import flag, one_of, parse_duration, whole_number
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
     is_reference,
@@ -187,15 +187,6 @@ class Options:
     )
     balance_interval: float = option_field(
         BALANCE_INTERVAL, parse_duration, "time between two balancing cycles", only=SHARED
-    )
-    checkpoint_interval: float = option_field(
-        0.0,
-        parse_delay,
-        "how long the checkpoint of a finished batch may be held back so that it can be written together with another "
-        "commit, such as a renewal: [fewer requests, but more events are read twice after a "
-        "crash](operations.md#fewer-checkpoints); `0`: each checkpoint is committed at once",
-        shown="`0`",
-        only=SHARED,
     )
     lease_duration: float = option_field(
         LEASE_DURATION,

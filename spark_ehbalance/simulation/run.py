@@ -97,7 +97,6 @@ class Simulation:
             host=name,
             strategy_name=self._strategy,
             balance_interval=group.balance_interval,
-            checkpoint_interval=group.checkpoint_interval,
             reactive=self._strategy in REACTIVE,
         )
         before = self._nodes.get(name)

@@ -87,7 +87,6 @@ class GroupSettings:
     """Options of the group's members, with the meaning that they have for the source."""
 
     balance_interval: float = option_field(BALANCE_INTERVAL, parse_duration)
-    checkpoint_interval: float = option_field(0.0, parse_delay)
     lease_duration: float = option_field(LEASE_DURATION, parse_duration)
     handover_timeout: float = option_field(HANDOVER_TIMEOUT, parse_duration)
     max_owned: int | None = option_field(None, whole_number(0))

@@ -218,7 +218,6 @@ WRONG = [
     ("prefetch", ["0"], "a whole number from 1 to 10000"),
     ("ownerLevel", ["-1"], "a whole number of 0 or more"),
     ("prefetch", ["10001"], "1 to 10000"),
-    ("checkpointInterval", ["-1", "often", "367 d", "8784.1 h"], "a duration"),
     ("failOnDataLoss jsonProperties", ["yes"], "true or false"),
     ("balanceInterval leaseDuration handoverTimeout receiverTimeout", ["0 s"], "10 seconds, 500 ms, 2 minutes"),
     ("ownerId", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"], ""),

@@ -68,7 +68,7 @@ def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
 
 
 def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
-    """The table was unreachable when the query was killed, or the checkpoint was waiting for `checkpointInterval`."""
+    """The table was unreachable when the query was killed."""
     ranges = {p: OffsetRange(p, 2, 5, 10) for p in "012345"}
     logged = LoggedBatches(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
     rows = (("0", 2, 4), ("1", 3, 4), ("3", 1, 4), ("4", 2, 9), ("5", 2, 12))

@@ -76,9 +76,8 @@ def test_values_have_the_forms_of_options_and_defaults() -> None:
 
 def test_defaults_of_the_group_are_those_of_the_source() -> None:
     group = GroupSettings()
-    assert (group.balance_interval, group.checkpoint_interval, group.lease_duration, group.handover_timeout) == (
+    assert (group.balance_interval, group.lease_duration, group.handover_timeout) == (
         Options.balance_interval,
-        Options.checkpoint_interval,
         Options.lease_duration,
         Options.handover_timeout,
     )

@@ -251,8 +251,6 @@ class MemberEngine:
         self.query = query = self.query.after_read()
         self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.owned)
         leaving = self.leaving is not None
-        hurried = leaving or any(lease.handover_pending for lease in member.owned.values())
-        self._pace = replace(self._pace, hurried=hurried)
         latest_ms = self.latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))

@@ -31,8 +31,6 @@ class Settings:
     #: Identifies the query in the table (see `QueryRecord`); empty for consumers and in stores without records.
     lineage: str = ""
     balance_interval: float = BALANCE_INTERVAL
-    #: Maximum time that progress waits for another commit; with 0, progress is committed at once.
-    checkpoint_interval: float = 0.0
     #: Balance whenever members or leases change, and not only once per interval.
     reactive: bool = False
     #: Maximum duration of a batch before its partitions are released; None means no limit.

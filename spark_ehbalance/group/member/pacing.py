@@ -9,7 +9,7 @@ from spark_ehbalance.group.capabilities import LONGEST_RETRY_WAIT
 from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.group.member.member_settings import TIDY_INTERVAL, Settings
-from spark_ehbalance.group.member.pending import is_routine, without_progress
+from spark_ehbalance.group.member.pending import is_routine
 from spark_ehbalance.group.strategies.base import Decision
 
 #: Jitter of intervals, as in the Azure SDKs, so that members do not act in lockstep.
@@ -47,9 +47,8 @@ class Pace:
     because the store was unavailable or too many races were lost. `admit` and `after_turn` return the next pace.
 
     Before `others_until`, only due renewals are committed. Before `routine_at`, no commit contains only routine
-    transitions. Before `progress_at`, no commit contains only progress, unless the member is `hurried` because others
-    wait for its progress. A commit that must wait is held until `held_until`. `latency` is the moving average of a
-    commit's duration. `ahead` is the fraction of their interval by which the next renewals are early.
+    transitions. A commit that must wait is held until `held_until`. `latency` is the moving average of a commit's
+    duration. `ahead` is the fraction of their interval by which the next renewals are early.
     """
 
     balance_at: float = 0.0
@@ -57,17 +56,15 @@ class Pace:
     paused_until: float = 0.0
     others_until: float = 0.0
     routine_at: float = 0.0
-    progress_at: float = 0.0
     held_until: float = _NEVER
     latency: float = 0.0
     ahead: float = 0.0
-    hurried: bool = False
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: whether there is new progress to commit."""
         due = min(max(self.balance_at, self.others_until), self.read_at, renewal_due, self.held_until)
         if progress:
-            due = min(due, max(self.routine_at, self.others_until, 0.0 if self.hurried else self.progress_at))
+            due = min(due, max(self.routine_at, self.others_until))
         return due
 
     @property
@@ -78,8 +75,6 @@ class Pace:
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
         """Admit `transitions` to a commit in this turn, or hold all of them (`is_holding`)."""
         until = max(self.others_until, self.routine_at if is_routine(transitions) else 0.0)
-        if not self.hurried and now < self.progress_at and not without_progress(transitions):
-            until = max(until, self.progress_at)
         held = bool(transitions) and now < min(until, renewal_due)
         return replace(self, held_until=until if held else _NEVER)
 
@@ -110,8 +105,7 @@ class Pace:
         read_at = now + jittered(settings.handover_read_interval if in_handover else interval, rng)
         pace = replace(self, latency=latency, read_at=read_at)
         if took is not None:
-            others_until = now + took + min(waited, settings.balance_interval)
-            pace = replace(pace, others_until=others_until, progress_at=now + settings.checkpoint_interval)
+            pace = replace(pace, others_until=now + took + min(waited, settings.balance_interval))
             if settings.capabilities.atomic:
                 routine_at = now + jittered(spacing, rng)
                 pace = replace(pace, routine_at=routine_at, ahead=rng.uniform(0, _MAX_RENEWAL_LEAD))

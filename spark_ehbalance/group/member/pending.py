@@ -28,9 +28,8 @@ from spark_ehbalance.group.model import Lease, Load
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: The transitions that record progress, and all transitions on which no other member's decisions depend.
-_PROGRESS = frozenset({Advance, Checkpoint})
-_ROUTINE = _PROGRESS | {Heartbeat, Renew}
+#: The transitions on which no other member's decisions depend.
+_ROUTINE = frozenset({Advance, Checkpoint, Heartbeat, Renew})
 
 #: A load is written again only if it changed by more than this fraction and by more than this rate (events per second),
 #: because each change makes all members decide again. A backlog counts as a rate over this many seconds.
@@ -40,11 +39,6 @@ _LOAD_CHANGE, _MIN_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 def is_routine(transitions: Iterable[Transition]) -> bool:
     """Whether all of `transitions` may wait for the next due commit."""
     return all(type(transition) in _ROUTINE for transition in transitions)
-
-
-def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
-    """`transitions` without progress."""
-    return [transition for transition in transitions if type(transition) not in _PROGRESS]
 
 
 def pending(

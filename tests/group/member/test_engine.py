@@ -190,44 +190,6 @@ def test_load_is_written_with_a_renewal() -> None:
     assert one.table.members["ann"].load == MemberLoad(6.0, 8.0, 0.5)
 
 
-def test_progress_waits_for_the_checkpoint_interval_or_another_commit() -> None:
-    one = One(checkpoint_interval=60.0, **SELDOM)
-    last, delays, commits = one.now, list[float](), list[float]()
-    while one.now < last + 10 * LEASE:
-        one.now += 1.0
-        one.finish(round(one.now), "0", "1")
-        if one.ann.due() <= one.now and one.turn():
-            commits.append(one.now)
-        delays.append(one.now - one.table.leases["0"].checkpoint.sequence_number)  # type: ignore[union-attr]
-    assert 0.2 * LEASE < min(gaps(commits)) <= max(gaps(commits)) <= LEASE / 3, "renewals alone make commits, in time"
-    assert max(delays[60:]) < LEASE / 3, "and take the progress along"
-
-
-def test_progress_does_not_delay_a_handover() -> None:
-    """A pending handover can be forced, a departing partition need not wait, and the last commit comes only once."""
-    for input in ("request", "drain", "leave", "stop", "reset"):
-        one = One(checkpoint_interval=1e6)
-        one.reserve("0", "1")
-        one.finish(9, "0", "1")
-        assert one.turn() == []
-        one.reserve("0", "1")
-        if input == "request":
-            one.request("0")
-        elif input == "drain":
-            one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
-        elif input == "leave":
-            one.ann.handle(LeaveRequested(), one.clocks)
-        elif input == "reset":
-            one.ann.reset({"1": Progress(1, Position(3))})
-        assert one.stop() if input == "stop" else one.turn(), input
-        assert one.table.leases["0"].checkpoint == Position(9), input
-        if input in ("request", "drain"):
-            one.finish(19, "0", "1")
-            assert one.ann.due() <= one.now, "the batch has ended"
-            one.turn()
-            assert one.table.leases["0"].checkpoint == Position(19)
-
-
 # --- batches ---------------------------------------------------------------------------------------------------
 
 

@@ -100,10 +100,9 @@ def test_checkpoint_is_written_once_an_interval_if_there_is_progress() -> None:
     ]
 
 
-@pytest.mark.parametrize("checkpoint_interval", [0.0, 1e6])
 @pytest.mark.parametrize("stops", [False, True])
-def test_progress_is_written_before_partitions_are_released(checkpoint_interval: float, stops: bool) -> None:
-    one = PerLease(checkpoint_interval=checkpoint_interval)
+def test_progress_is_written_before_partitions_are_released(stops: bool) -> None:
+    one = PerLease()
     run(one, INTERVAL)
     one.finish(5, "0")
     if not stops:
