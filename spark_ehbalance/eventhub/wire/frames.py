@@ -1,8 +1,5 @@
-"""Reads and decodes the frames that the client handles, because the client's own reader and decoder have no limits.
-
-An 8-byte frame header could make the client allocate 4 GB; so could 20 bytes that encode an array or a range of
-deliveries.
-"""
+"""Reads the frames that the client handles, and decodes their fields, because the client's own reader and decoder have
+no limits: an 8-byte frame header, or 20 bytes that encode an array, could make the client allocate 4 GB."""
 
 from __future__ import annotations
 
@@ -29,24 +26,17 @@ _DEFAULTS = {0x10: {2: 2**32 - 1, 3: 2**16 - 1}, 0x11: {4: 2**32 - 1}}
 #: Number of fields of an error, and the performatives whose last field is an error: detach, end and close.
 _ERROR_FIELDS, _WITH_ERROR = 3, (0x16, 0x17, 0x18)
 
-#: Field indices of a transfer, and of a disposition.
-MORE = 5
-_FIRST, _LAST, _STATE = 1, 2, 4
+#: Index of a transfer's field `more`, and of a disposition's field `state`.
+MORE, _STATE = 5, 4
 
 #: The names that the client uses for a delivery's outcomes, by descriptor.
 _OUTCOMES = {0x23: "received", 0x24: "accepted", _REJECTED: "rejected", 0x26: "released", 0x27: "modified"}
-
-#: Maximum number of deliveries per disposition: the client's window for transfers.
-_MAX_DELIVERIES = 1 << 16
 
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
 #: First bytes of a protocol header. A frame begins with its size instead.
 _PROTOCOL = b"AMQP"
-
-#: The type codes of arrays and of values with a descriptor.
-_ARRAYS = (0x00, 0xE0, 0xF0)
 
 
 def check_size(size: int, words: int, largest: int) -> None:
@@ -88,7 +78,6 @@ def decoded(frame: bytes) -> tuple[int, Any]:
         for index, default in _DEFAULTS.get(code, {}).items():
             fields[index] = default if fields[index] is None else fields[index]
         if code == _DISPOSITION:
-            _check_range(fields)
             if fields[_STATE] is not None and frame[positions[_STATE]] == 0:
                 descriptor, _ = decode(frame, positions[_STATE] + 1)
                 if descriptor == _REJECTED:
@@ -96,7 +85,6 @@ def decoded(frame: bytes) -> tuple[int, Any]:
                     _fill(fields[_STATE][0], _ERROR_FIELDS)
                 fields[_STATE] = {_OUTCOMES.get(descriptor): fields[_STATE]}
         elif code == TRANSFER:
-            _check_message(frame, positions[-1], more=fields[MORE])
             fields.append(memoryview(frame)[positions[-1] :])
         elif code in _WITH_ERROR:
             _fill(fields[-1], _ERROR_FIELDS)
@@ -109,27 +97,6 @@ def _fill(fields: Any, count: int) -> None:
     """If `fields` is a list, append the omitted nulls to it."""
     if isinstance(fields, list):
         fields += [None] * (count - len(fields))
-
-
-def _check_range(fields: list[Any]) -> None:
-    """Limit the range of a disposition, because the client creates a list of all delivery ids in it."""
-    first, last = fields[_FIRST], fields[_LAST]
-    if (last or first) - first >= _MAX_DELIVERIES:
-        raise ValueError(f"a disposition of {last - first + 1} deliveries; the maximum is {_MAX_DELIVERIES}")
-
-
-def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
-    """Allow only flat lists and maps, because the client's decoder reads only these in the same way as `decode`. They
-    suffice for the responses to token requests."""
-    if more:
-        raise ValueError("an answer in several frames")
-    while pos < len(frame):
-        code = frame[pos + 3]
-        value, end = decode(frame, pos + 3)
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if frame[pos : pos + 2] != b"\x00\x53" or code in _ARRAYS or any(isinstance(e, list | dict) for e in inner):
-            raise ValueError("an answer whose sections are not flat")
-        pos = end
 
 
 class FrameReader:
