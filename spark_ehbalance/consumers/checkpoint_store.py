@@ -404,7 +404,7 @@ class DeltaCheckpointStore(CheckpointStore):
             disconnect_readers(levels)
         if losses and self._returned == granted.keys():
             self._returned = None  # so that the next claim returns: only then does the client reopen failed receivers
-            raise _joined(losses, snapshot)
+            raise next(iter(losses.values()))
         self._returned = granted.keys()
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
@@ -571,16 +571,6 @@ class DeltaCheckpointStore(CheckpointStore):
         after = commit_and_record(self._store, base, changes, _LOG.warning).after
         self._observations = self._observations.updated(after, monotonic())
         return after
-
-
-def _joined(losses: Mapping[str, DataLossError], snapshot: Snapshot) -> DataLossError:
-    """One error that combines the `losses` of several partitions."""
-    if len(losses) == 1:
-        return next(iter(losses.values()))
-    checkpoints = [snapshot.leases[partition].checkpoint for partition in losses]
-    position = ", ".join(str(checkpoint.next) for checkpoint in checkpoints if checkpoint)
-    reason = "; ".join(error.reason for error in losses.values())
-    return DataLossError("EHB_EVENTS_LOST", partition=", ".join(losses), position=position, reason=reason)
 
 
 class _SequenceNumber(int):
