@@ -1,19 +1,25 @@
 """The backends of lease tables, selected by the location's scheme.
 
-To add a backend, write a subclass of `LeaseTable` in its own module and select it in `_backend`.
+To add a backend, write a subclass of `LeaseStore` in its own module, with the same static methods and parameters as the
+others, and select it in `_backend`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table.blob.locations import is_container
-from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.lease_table.delta.locations import SCHEMES, has_known_scheme
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 from spark_ehbalance.settings.option_texts import invalid_option
+
+if TYPE_CHECKING:
+    from spark_ehbalance.lease_table.blob.store import BlobStore
+    from spark_ehbalance.lease_table.delta.store import DeltaStore
 
 #: Schemes that a user might expect to work, with the reasons why they do not.
 _REFUSED = {
@@ -27,7 +33,7 @@ def open_store(
     options: Mapping[str, str] | None = None,
     patience: float = REQUEST_TIMEOUT,
     group: Group | None = None,
-) -> LeaseTable:
+) -> LeaseStore:
     """Open the lease table at `location`, with the `options` for its storage. Nothing is read or created yet.
 
     `group` selects the group if the location contains several. Requests time out after `patience` seconds, unless the
@@ -64,7 +70,7 @@ def capabilities(location: str) -> Capabilities:
     return _backend(location).capabilities
 
 
-def _backend(location: str) -> type[LeaseTable]:
+def _backend(location: str) -> type[BlobStore] | type[DeltaStore]:
     # Imports only the backend in use, to save CPU time whenever a query starts. A container is never a Delta table.
     if is_container(location):
         from spark_ehbalance.lease_table.blob.store import BlobStore

@@ -1,4 +1,4 @@
-"""The interfaces of a lease store, and `commit`, through which every write goes."""
+"""The interface of a lease store, and `commit`, through which every write goes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class PartialWriteError(Exception):
 
 
 class LeaseStore(ABC):
-    """Stores the snapshot of one group, with a compare-and-swap on its version. This is the interface for members.
+    """Stores the snapshot of one group, with a compare-and-swap on its version. The methods from `history` to
+    `maintain` are for operators.
 
     Only one thread at a time may use a store, in the process that opened it; two other threads may call `record` and
     `tidy` at the same time. Every backend passes the conformance suite (`tests/lease_table/store_conformance.py`).
@@ -99,40 +100,6 @@ class LeaseStore(ABC):
         """Remove the files of earlier versions, if there are any. The group's leader calls this every hundred commits
         or so. Raises `StoreUnavailableError`."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close files and connections. Can be called twice."""
-
-    def __enter__(self: _Store) -> _Store:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-
-class LeaseTable(LeaseStore):
-    """A lease store with a location and with functions for operators. `lease_table/backends.py` lists the
-    subclasses."""
-
-    @abstractmethod
-    def __init__(
-        self,
-        location: str,
-        options: Mapping[str, str] | None = None,
-        patience: float = REQUEST_TIMEOUT,
-        group: Group | None = None,
-    ) -> None:
-        """For the arguments, see `open_store`."""
-
-    @staticmethod
-    @abstractmethod
-    def parse_location(text: str) -> str:
-        """The canonical form of the location. Raises `ValueError`, whose message states the allowed forms."""
-
-    @staticmethod
-    def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Raise `OptionError` if commits would be unsafe with these options and environment variables."""
-
     def history(self) -> list[OwnershipChange]:
         """All recorded changes, the oldest first. Raises `StoreUnavailableError`."""
         return []
@@ -146,8 +113,18 @@ class LeaseTable(LeaseStore):
         """The rows of a table that `read` rejects; they may be outdated. Raises `StoreError`."""
         return self.read()
 
-    def maintain(self) -> None:
+    def maintain(self) -> None:  # noqa: B027
         """Run `tidy` and compact the history, without removing foreign files. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close files and connections. Can be called twice."""
+
+    def __enter__(self: _Store) -> _Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
 
 
 def commit(

@@ -10,7 +10,7 @@ from spark_ehbalance.errors import StoreError
 from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.group_view import GroupView
 from spark_ehbalance.group.history import OwnershipChange
-from spark_ehbalance.lease_table.contract import LeaseTable
+from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -22,7 +22,7 @@ _HISTORY_MS, _READ_INTERVAL = 3_600_000, 1.0
 class Viewer:
     """Reads `store` repeatedly, dates renewals by its own clock, and keeps recent history."""
 
-    def __init__(self, store: LeaseTable) -> None:
+    def __init__(self, store: LeaseStore) -> None:
         self._store = store
         self._observations = Observations()
         self._history: dict[OwnershipChange, None] = {}

@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table import backends
-from spark_ehbalance.lease_table import contract as base
+from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.query.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, is_secret_name, redacted
 
@@ -86,7 +86,7 @@ class StorageOptions:
         needs_members: bool = False,
         identity: Identity | None = None,
         group: Group | None = None,
-    ) -> base.LeaseTable:
+    ) -> LeaseStore:
         """Open the lease table. `group` selects a group if the table is a blob container with several.
 
         `identity` overrides the command's credential; storage options override both. `needs_members` means that the

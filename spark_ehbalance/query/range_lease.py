@@ -8,7 +8,7 @@ from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.lease_table.backends import open_store
-from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
+from spark_ehbalance.lease_table.contract import LeaseStore, commit_and_record
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.text import logger
 
@@ -59,7 +59,7 @@ class RangeLease:
         with self._table() as store:
             return bool(commit_and_record(store, store.read(), [stall], _LOG.warning).accepted)
 
-    def _table(self) -> LeaseTable:
+    def _table(self) -> LeaseStore:
         options = self._options
         assert options.lease_table is not None
         return open_store(options.lease_table, options.storage_options, group=options.group)

@@ -11,7 +11,7 @@ from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.lease_table.backends import canonical_location as parse
 from spark_ehbalance.lease_table.backends import capabilities, open_store
 from spark_ehbalance.lease_table.blob.store import BlobStore
-from spark_ehbalance.lease_table.contract import LeaseTable
+from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.lease_table.delta.store import DeltaStore
 from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
@@ -40,7 +40,7 @@ def test_error_for_an_unknown_scheme_lists_the_supported_ones() -> None:
         ("http://127.0.0.1:10000/devstoreaccount1/container", BlobStore),
     ],
 )
-def test_container_address_selects_the_blob_store(location: str, backend: type[LeaseTable]) -> None:
+def test_container_address_selects_the_blob_store(location: str, backend: type[LeaseStore]) -> None:
     with open_store(location, {"account_key": "a2V5"}) as store:
         assert isinstance(store, backend)
     assert capabilities(location) is backend.capabilities

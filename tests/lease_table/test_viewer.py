@@ -11,7 +11,7 @@ from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table import viewer as viewer_module
-from spark_ehbalance.lease_table.contract import LeaseTable
+from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.metrics.definitions import STORE_AVAILABLE
 from spark_ehbalance.metrics.table import view_samples
 from tests.group.test_group_view import NOW, ago, claim, lease, member, view
@@ -23,7 +23,7 @@ UNAVAILABLE = StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location="leases"
 class FakeTable:
     snapshot: Snapshot
     rows: list[OwnershipChange] = field(default_factory=list)
-    capabilities = LeaseTable.capabilities
+    capabilities = LeaseStore.capabilities
     reads = 0
     is_away = False
 

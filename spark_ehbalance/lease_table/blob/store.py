@@ -19,7 +19,7 @@ from spark_ehbalance.lease_table.blob.container import Blob, Container, LostRace
 from spark_ehbalance.lease_table.blob.layout import BlobKind
 from spark_ehbalance.lease_table.blob.locations import check_storage, parse_location
 from spark_ehbalance.lease_table.blob.rows import BlobState, Row, claims_or_renews, new_row, update_row
-from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartialWriteError
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, PartialWriteError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -40,7 +40,7 @@ class _Written(NamedTuple):
     error: LostRaceError | StoreUnavailableError | _NoOffsetError | None = None
 
 
-class BlobStore(LeaseTable):
+class BlobStore(LeaseStore):
     """A group in the blobs of the Azure SDKs' checkpoint stores, so that processors in any language can be members.
     `layout` describes the blobs; a container may contain several groups.
 

@@ -30,7 +30,7 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.lease_table.delta import log, maintenance
 from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
@@ -111,7 +111,7 @@ class _LogFile:
     tag: str
 
 
-class DeltaStore(LeaseTable):
+class DeltaStore(LeaseStore):
     """The lease table at `location`, with delta-rs's options for its storage."""
 
     parse_location = staticmethod(parse_location)
