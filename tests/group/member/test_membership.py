@@ -199,6 +199,7 @@ def test_suspension_during_a_read_counts_incoming_leases_from_before() -> None:
     one.others(Join(by=BOB, at_ms=AT_MS))
     one.others(Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
     one.turn()
+    one.now += 1
     old, began = one.table, one.now
     one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
     one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
@@ -206,6 +207,19 @@ def test_suspension_during_a_read_counts_incoming_leases_from_before() -> None:
     outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS)])
     unfailing(one.ann.handle(Committed(replace(outcome, seconds=0.0)), one.clocks))
     assert one.ann.owned["1"].renewed == began
+
+
+def test_incoming_lease_counts_from_the_read_before() -> None:
+    """The owner may have handed it over right after that read."""
+    one = One()
+    one.others(Join(by=BOB, at_ms=AT_MS), Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
+    one.turn()
+    before = one.now
+    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
+    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    one.now += 1
+    one.turn()
+    assert one.ann.owned["1"].renewed == before
 
 
 def test_suspension_during_a_failing_read_is_not_an_outage() -> None:
