@@ -6,11 +6,23 @@ import logging
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, Leave, RequestHandover, Steal, apply
+from spark_ehbalance.group.changes import (
+    CancelHandover,
+    Claim,
+    HandOver,
+    Heartbeat,
+    Join,
+    Leave,
+    Renew,
+    RequestHandover,
+    Steal,
+    apply,
+)
 from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.membership import Clocks, OwnedLease, OwnedLeases
 from spark_ehbalance.group.member.protocol import Committed, Fail, GroupRead, ReadGroup, StoreFailed, Tick
@@ -19,7 +31,7 @@ from spark_ehbalance.group.model import Author, Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, START, One, member
-from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, snapshot_of, unfailing
+from tests.group.strategies.members import CYCLE, LEASE, LOOK, Members, balance_now, snapshot_of, unfailing
 from tests.lease_table.store_conformance import BOB
 from tests.raising import assert_reports, raises
 
@@ -45,6 +57,14 @@ def test_later_process_of_the_same_member_fences_this_one(meanwhile: bool, incar
 def test_later_process_that_left_still_fences_this_one() -> None:
     one, later = One(lineage="l"), Author("ann", "ann-2")
     one.others(Join(by=later, at_ms=AT_MS, lineage="l"), Leave(by=later, at_ms=AT_MS))
+    with pytest.raises(FencedError):
+        one.begin()
+
+
+@pytest.mark.parametrize("incarnation", ["ann-0", "ann-2"])
+def test_later_process_of_the_query_under_another_name_fences_this_one(incarnation: str) -> None:
+    one = One(lineage="l")
+    one.others(Join(by=Author("bob", incarnation), at_ms=AT_MS, lineage="l"))
     with pytest.raises(FencedError):
         one.begin()
 
@@ -232,3 +252,20 @@ def test_suspension_during_a_failing_read_is_not_an_outage() -> None:
     one.ann.handle(Tick(), one.clocks)
     one.ann.handle(StoreFailed(writing=False), one.clocks)
     assert one.ann.readable(one.now).keys() == {"0", "1"}, "the table is away now"
+    for wait, owns in ((2 * CYCLE - 0.1, True), (0.1, False)):
+        one.now += wait
+        assert bool(one.ann.readable(one.now)) is owns, "suspended since"
+
+
+def test_commit_extends_only_the_leases_that_it_renews() -> None:
+    """Others would declare the lease dead while this member still relies on it."""
+    one = One()
+    one.reserve("0")
+    one.request("0")
+    one.turn()
+    before, held = one.ann._member, one.ann.owned["0"]
+    one.now += 1
+    about: dict[str, Any] = {"by": one.ann.author, "at_ms": AT_MS, "partition": "0", "epoch": held.epoch}
+    for transition, renewed in ((CancelHandover(**about), held.renewed), (Renew(**about), one.now)):
+        outcome = apply(one.table, [transition])
+        assert before.after_commit(outcome, one.clocks, one.now, one.ann.query).owned["0"].renewed == renewed
