@@ -69,6 +69,15 @@ def test_later_process_of_the_query_under_another_name_fences_this_one(incarnati
         one.begin()
 
 
+@pytest.mark.parametrize("lost", ["members", "queries"])
+def test_member_whose_row_or_record_is_gone_joins_again(lost: str) -> None:
+    one = One(lineage="l")
+    one.turn()
+    one.replace_table(replace(one.table, **{lost: {}}))
+    assert isinstance(one.turn()[0], Join)
+    assert (one.table.members.keys(), one.table.queries.keys()) == ({"ann"}, {"l"})
+
+
 @pytest.mark.parametrize("found", ["second", "another"])
 def test_replaced_table_stops_this_member(found: str) -> None:
     one = One()
