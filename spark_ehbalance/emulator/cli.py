@@ -25,9 +25,11 @@ def emulator(
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Consumer group to create in every hub. Repeatable.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 selects a free one.")] = 5672,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 5672,
     host: Annotated[str, _panel(help="Address to listen on.")] = "127.0.0.1",
-    websocket_port: Annotated[int | None, _panel(help="Port for AMQP over websocket; 0 selects a free one.")] = None,
+    websocket_port: Annotated[
+        int | None, _panel(min=0, max=65535, help="Port for AMQP over websocket; 0 selects a free one.")
+    ] = None,
     tls: Annotated[
         bool, _panel("--tls", help="Use TLS with a new certificate, and print the path of the CA file.")
     ] = False,
@@ -48,8 +50,8 @@ def emulator(
             sas_keys=dict(map(_key, sas_key)) if sas_key else None,
             consumer_groups=consumer_group or (),
             host=host,
-            port=_port("--port", port),
-            websocket_port=websocket_port and _port("--websocket-port", websocket_port),
+            port=port,
+            websocket_port=websocket_port,
             tls=tls,
         )
         note = "" if hub else " It has no event hub: add one with --hub NAME:PARTITIONS."
@@ -87,12 +89,6 @@ def _run(server: Emulator, *, show_key: bool, note: str) -> None:
         # on some systems a signal does not interrupt a wait without a timeout
         while not stopped.wait(1.0):
             pass
-
-
-def _port(option: str, number: int) -> int:
-    if not 0 <= number <= 65535:
-        raise ValueError(f"{option} {number}: expected 0 to 65535")
-    return number
 
 
 def _hubs(texts: list[str]) -> dict[str, int]:
