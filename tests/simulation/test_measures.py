@@ -23,8 +23,7 @@ from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.hub import LostEvents, SimulatedHub
-from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
-from spark_ehbalance.simulation.measures import Ledger, TwoOwners
+from spark_ehbalance.simulation.measures import Ideal, Ledger, TwoOwners, fair_counts, fewest_moves
 from spark_ehbalance.simulation.scenario import HubSettings
 
 ANN, BOB = Author("ann", "1"), Author("bob", "1")

@@ -17,7 +17,7 @@ from spark_ehbalance.group.model import Handover, Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.cooperative import assignment, cooperative
-from spark_ehbalance.simulation.ideal import fair_counts
+from spark_ehbalance.simulation.measures import fair_counts
 from tests.group.strategies.groups import MANY, given_layout
 from tests.group.strategies.members import Members, layout_of, snapshot_of
 from tests.group.strategies.views import view_of

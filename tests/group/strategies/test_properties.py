@@ -14,7 +14,7 @@ from spark_ehbalance.group.changes import Claim, RequestHandover, Steal
 from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.model import Handover, Pin
 from spark_ehbalance.group.strategies import DECLARATIONS, STRATEGIES
-from spark_ehbalance.simulation.ideal import fewest_moves
+from spark_ehbalance.simulation.measures import fewest_moves
 from tests.group.strategies.groups import (
     EVEN,
     FEW,
