@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +16,9 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.group.position import START_OFFSET
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import LATEST
+from spark_ehbalance.lease_table.blob.store import BlobStore
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from tests.processors.conftest import Start
@@ -99,19 +102,43 @@ def test_query_restarted_before_its_checkpoint_reads_nothing_twice(group: MixedG
     again.stop()
 
 
+@pytest.mark.parametrize("during_a_read", [False, True])
 def test_restarted_query_reads_the_rest_of_an_interrupted_batch(
-    group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
+    group: MixedGroup,
+    options: Options,
+    start: Start,
+    sdk: BlobCheckpointStore,
+    monkeypatch: pytest.MonkeyPatch,
+    during_a_read: bool,
 ) -> None:
-    """Spark's checkpoint contains the end of the batch, but not that its reader ended early."""
+    """Spark's checkpoint contains the end of the batch, but not that its reader ended early. The query may read the
+    table before the partition is taken, and learn only then that the batch has finished."""
     group.append(10)
     first = start(owned=12)
-    end = first.batch()
-    claim(sdk, options, "0", "theirs")
-    first.planner.finish(end)
+    end, ended = first.batch(), threading.Event()
+    read = BlobStore.read
+
+    def end_early() -> None:
+        if not ended.is_set():
+            claim(sdk, options, "0", "theirs")
+            first.planner.finish(end)
+            ended.set()
+
+    def read_late(store: BlobStore) -> Snapshot:
+        snapshot = read(store)
+        end_early()
+        return snapshot
+
+    if during_a_read:
+        monkeypatch.setattr(BlobStore, "read", read_late)
+        assert ended.wait(60)
+    else:
+        end_early()
     wait_until(lambda: "0" not in first.owned(), "the query has lost the partition")
     claim(sdk, options, "0", "")
     wait_until(lambda: "0" in first.owned(), "the query has it again, as nobody has checkpointed it")
     first.stop()
+    assert checkpoints(sdk, options)["0"] == (-1, "-1")
     again = start(end)
     again.read(10)
     assert sorted(again.seen) == [("0", number) for number in range(10)]

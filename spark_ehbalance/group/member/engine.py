@@ -107,6 +107,8 @@ class MemberEngine:
             match input:
                 case protocol.Tick():
                     self._read_begun = now.monotonic
+                    if not self.settings.capabilities.atomic:
+                        self.query = self.query.before_read()
                     return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
                 case protocol.GroupRead():
                     return self._group_read(input, now)

@@ -121,8 +121,14 @@ def _unclaimed(member: Membership) -> list[Lease]:
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
-    """Resets and checkpoints. Resets come first, because the checkpoints continue from them."""
-    by = member.author
+    """Resets and checkpoints. Resets come first, because the checkpoints continue from them.
+
+    If writes are not atomic, a checkpoint does not fail when another member has taken the partition since the read. A
+    batch that finished during the read may have ended early for that reason, so its checkpoint waits for the next read.
+    """
+    by, progress = member.author, query.progress
+    if not member.settings.capabilities.atomic:
+        progress = {p: to for p, to in query.progress_before_read.items() if p in query.progress}
     resets: list[Transition] = [
         Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
     ]
@@ -135,7 +141,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
             position=to.position,
             load=_changed_load(member, query, p),
         )
-        for p, to in query.progress.items()
+        for p, to in progress.items()
     ]
 
 

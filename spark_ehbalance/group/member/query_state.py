@@ -22,15 +22,17 @@ class Progress:
 class QueryState:
     """State reported by a query; methods return the next state.
 
-    `progress` and `resets` map partitions to positions that are not committed yet. `in_flight` are the partitions of
-    the current batch, which began at monotonic time `batch_began`. `to_replay` are those of the batch that an earlier
-    process logged but did not finish, until Spark requests it again. `loads` are the loads of the partitions, and
-    `load` is the member's. `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch
-    that the sink finished, `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`.
+    `progress` and `resets` map partitions to positions that are not committed yet; `progress_before_read` is the
+    `progress` when the last read of the table began. `in_flight` are the partitions of the current batch, which began
+    at monotonic time `batch_began`. `to_replay` are those of the batch that an earlier process logged but did not
+    finish, until Spark requests it again. `loads` are the loads of the partitions, and `load` is the member's.
+    `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch that the sink finished,
+    `begun` is the last batch given to the sink, and `planner` is the run that planned `begun`.
     For `asked_ms` and `left_out`, see `Member`.
     """
 
     progress: Mapping[str, Progress] = field(default_factory=dict)
+    progress_before_read: Mapping[str, Progress] = field(default_factory=dict)
     resets: Mapping[str, Progress] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
     batch_began: float = 0.0
@@ -62,9 +64,14 @@ class QueryState:
         return replace(
             self,
             progress={p: progress for p, progress in self.progress.items() if p not in resets},
+            progress_before_read={p: progress for p, progress in self.progress_before_read.items() if p not in resets},
             resets={**self.resets, **resets},
             reset_since_read=self.reset_since_read or bool(resets),
         )
+
+    def before_read(self) -> QueryState:
+        """The state when the member's read begins."""
+        return replace(self, progress_before_read=self.progress)
 
     def after_read(self) -> QueryState:
         """The state after the member's read."""

@@ -6,12 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Release, Renew, Transition, apply
-from spark_ehbalance.group.member.protocol import Committed, LeaveRequested
+from spark_ehbalance.group.member.protocol import Committed, LeaveRequested, ReadGroup, Tick
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.position import Position
 from tests.group.member.one import One, Turn
 from tests.group.strategies.members import LEASE
 
@@ -29,6 +32,10 @@ class PerLease(One):
 
     def __init__(self, **settings: float) -> None:
         super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, read_interval=INTERVAL, **settings)
+
+    def begin(self, **how: Any) -> Turn:
+        self.ann.handle(Tick(), self.clocks)
+        return super().begin(**how)
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
         if not turn.writes:
@@ -98,6 +105,27 @@ def test_checkpoint_is_written_once_an_interval_if_there_is_progress() -> None:
         for transition in written
         if isinstance(transition, Checkpoint)
     ]
+
+
+def test_batch_finished_during_a_read_is_checkpointed_after_the_next_read() -> None:
+    """It may have ended early because another member took the partition during the read."""
+    one = PerLease()
+    run(one, INTERVAL)
+    one.finish(5, "0")
+    one.now = one.ann.due()
+    assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
+    one.finish(7, "0", "1")
+
+    def checkpoints() -> dict[str, int]:
+        written = one.end(One.begin(one))
+        return {x.partition: x.position.sequence_number for x in written if isinstance(x, Checkpoint)}
+
+    assert checkpoints() == {"0": 5}
+    one.now = one.ann.due()
+    one.ann.handle(Tick(), one.clocks)
+    one.ann.reset({"0": Progress(1, Position(3))})
+    one.finish(4, "0")
+    assert checkpoints() == {"1": 7}
 
 
 @pytest.mark.parametrize("stops", [False, True])
