@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -27,9 +28,10 @@ from pyspark.sql.types import (
 )
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
-from spark_ehbalance.eventhub.rows import TEXT_SALT
+from spark_ehbalance.eventhub.rows import SALT, TEXT_SALT
 from spark_ehbalance.eventhub.sending.write_options import FAIL
-from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, encode_system, small_pair
+from spark_ehbalance.eventhub.wire import encoder
+from spark_ehbalance.eventhub.wire.encoder import Keyed
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
@@ -167,20 +169,22 @@ def check_topic(batch: pa.RecordBatch, columns: SinkColumns, hub: str) -> None:
             )
 
 
-#: Partition → salted key → events. For partition None, the hub chooses the partition, by the key if there is one.
-Events = dict[str | None, dict[str, Keyed]]
+#: Partition → events by key. For partition None, the hub chooses the partition, by the key if there is one.
+Events = dict[str | None, list[Keyed]]
+
+#: Row → the first reason found why it cannot be sent.
+_Problems = dict[int, str]
 
 
-class _Event(NamedTuple):
+class _Group(NamedTuple):
+    """The partition and the key of some rows."""
+
     partition: str | None
-    key: str | None
-    envelope: bytes
-    head: bytes
-    body: bytes
+    key: str
 
 
 class RowEncoder:
-    """Encodes the rows of a task as events.
+    """Encodes the rows of a task as events, column by column.
 
     `partitions` returns the hub's partition ids, and is called only for rows with a partition. `most` returns the
     maximum size of an event in bytes, given the partition of the task's first event. `policy` is the option
@@ -199,137 +203,238 @@ class RowEncoder:
         self._count = self.skipped = 0
         self.problem = ""
 
-    def add(self, batch: pa.RecordBatch, events: Events) -> None:
-        """Add the events of `batch`. Raises `UnsendableEventError`, which names the row's number in the task."""
-        for event in self._encoded(batch):
-            self._count += 1
-            if isinstance(event, ValueError):
-                problem = f"Row {self._count} of a task cannot be sent: {event}"
-                if self._policy == FAIL:
-                    raise UnsendableEventError("EHB_ROW_UNSENDABLE", problem=problem)
-                self.skipped += 1
-                self.problem = self.problem or problem
-                continue
-            by_key = events.setdefault(event.partition, {})
-            salted = TEXT_SALT + (event.key or "")
-            if salted not in by_key:
-                by_key[salted] = Keyed(event.envelope, [])
-            by_key[salted].events.extend((event.head, event.body))
+    def encode(self, batch: pa.RecordBatch) -> Events:
+        """The events of `batch`. Raises `UnsendableEventError`, which names the row's number in the task."""
+        events, problems = self._encoded(batch, fails=self._policy == FAIL)
+        if problems:
+            row = min(problems)
+            problem = f"Row {self._count + row + 1} of a task cannot be sent: {problems[row]}"
+            if self._policy == FAIL:
+                raise UnsendableEventError("EHB_ROW_UNSENDABLE", problem=problem)
+            self.skipped += len(problems)
+            self.problem = self.problem or problem
+        self._count += batch.num_rows
+        return events
 
     def unsendable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that cannot be sent, with the reason in an additional last column `reason`."""
-        problems = [str(event) if isinstance(event, ValueError) else None for event in self._encoded(batch)]
-        reasons = pa.array(problems, pa.string())
+        _, problems = self._encoded(batch, fails=False)
+        reasons = pa.array(map(problems.get, range(batch.num_rows)), pa.string())
         return batch.append_column("reason", reasons).filter(reasons.is_valid())
 
-    def _encoded(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
-        """The event of each row, or the error that explains why it cannot be sent."""
-        try:
-            yield from self._encoded_together(batch)
-        except UnicodeDecodeError:  # raised before the first row was yielded; casts in Spark can produce invalid UTF-8
-            for row in range(batch.num_rows):
-                try:
-                    yield from self._encoded_together(batch.slice(row, 1))
-                except UnicodeDecodeError:
-                    yield ValueError("a string is not UTF-8")
+    def _encoded(self, batch: pa.RecordBatch, *, fails: bool) -> tuple[Events, _Problems]:
+        """The events of the rows that can be sent, and the problems of the others. If `fails`, nothing is encoded after
+        a problem of the first row."""
+        columns, count = self._columns, batch.num_rows
+        batch, problems = _without_invalid_text(batch, columns)
+        groups, codes = self._grouped(batch, problems)
+        first = next((row for row in range(count) if row not in problems), None)
+        if first is None or (fails and first):
+            return {}, problems
+        envelopes = [encoder.encode_annotations(group.key) for group in groups]
+        room = self._most(groups[codes[first]].partition) - np.array([*map(len, envelopes)])[codes]
+        if columns.system is None:
+            annotations = pa.array(envelopes, pa.large_binary()).take(pa.array(codes))
+        else:
+            annotations = _system(_pairs(batch.column(columns.system)), [groups[c].key for c in codes], problems)
+        bodies = _binary(batch.column(columns.body))
+        properties = next((i for i in (columns.properties, columns.headers) if i is not None), None)
+        pairs = None if properties is None else _pairs(batch.column(properties))
+        small = np.zeros(count, np.bool_)
+        for _ in range(2):  # again, with numbers in the smallest types that can hold them, if events are too large
+            sections = [] if pairs is None else self._properties(pairs, small, problems)
+            parts = encoder.encode_events([annotations, *sections], bodies)
+            sizes = encoder.sizes(parts)
+            small = sizes > room
+            if not small.any():
+                break
+        for row in np.flatnonzero(small).tolist():
+            key = groups[codes[row]].key
+            what = f" with key {redacted(key)}" if key else ""
+            size = f"{sizes[row]:,} bytes with its properties; the hub accepts {room[row]:,}"
+            problems.setdefault(row, f"the event{what} has {size}")
+        order = np.delete(np.arange(count), [*problems])
+        order = order[np.argsort(codes[order], kind="stable")]
+        if not len(order):
+            return {}, problems
+        if len(groups) > 1 or problems:
+            parts = [part.take(pa.array(order)) for part in parts]
+        return _events(encoder.joined(*parts), groups, envelopes, codes[order]), problems
 
-    def _encoded_together(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
-        columns, encoder = self._columns, Encoder()
+    def _grouped(self, batch: pa.RecordBatch, problems: _Problems) -> tuple[list[_Group], Any]:
+        """The distinct partitions and keys in order of appearance, and the number of each row's."""
+        columns = self._columns
+        if columns.key is None and columns.partition is None:
+            return [_Group(None, "")], np.zeros(batch.num_rows, np.int64)
+        keys: Iterable[bytes] = repeat(SALT)
+        if columns.key is not None:
+            keys = map(SALT.__add__, _binary(batch.column(columns.key)).fill_null(b"").to_pylist())
+        partitions: Iterable[str | None] = repeat(None)
+        if columns.partition is not None:
+            texts = batch.column(columns.partition).cast(pa.string()).to_pylist()
+            partitions = (None if text is None else TEXT_SALT + text for text in texts)
+        numbers: dict[tuple[str | None, bytes], int] = {}
+        rows = zip(partitions, keys, range(batch.num_rows), strict=False)
+        codes = np.array([numbers.setdefault((partition, key), len(numbers)) for partition, key, _ in rows])
         self._ids = ()
-        bodies, keys, partitions = (
-            repeat(None) if index is None else batch.column(index).to_pylist()
-            for index in (columns.body, columns.key, columns.partition)
-        )
-        headers = columns.headers is not None
-        properties = _headers(batch.column(columns.headers)) if headers else _pairs(batch, columns.properties)
-        for row in zip(bodies, keys, partitions, properties, _pairs(batch, columns.system), strict=False):
+        groups, wrong = list[_Group](), dict[int, str]()
+        for number, (partition, salted) in enumerate(numbers):
             try:
-                event: _Event | ValueError = self._event(encoder, *row)
+                groups.append(self._checked(partition and partition[len(TEXT_SALT) :], salted[len(SALT) :]))
             except ValueError as problem:
-                event = problem
-            yield event
+                groups.append(_Group(None, ""))
+                wrong[number] = str(problem)
+        for row in np.flatnonzero(np.isin(codes, [*wrong])).tolist():
+            problems.setdefault(row, wrong[codes[row]])
+        return groups, codes
 
-    def _event(self, encoder: Encoder, body: Any, key: Any, partition: Any, own: _Pairs, others: _Pairs) -> _Event:
+    def _checked(self, partition: str | None, key: bytes) -> _Group:
         """Raises ValueError."""
         if partition is not None:
-            partition = self._checked_partition(key, str(partition))
-        key = _checked_key(key)
-        envelope = encoder.envelope(key)
-        most = self._most(partition) - len(envelope)
-        if isinstance(body, str):
-            body = body.encode()
-        (names, values), system = self._checked(*own), None
-        if others[0]:
-            system = encode_system(zip(*self._checked(*others), strict=True))
-        head = encoder.head(body, key, list(map(encoder.pair, names, values)), system)
-        if len(head) + len(body or b"") > most:  # try again, encoding numbers in the smallest types that can hold them
-            head = encoder.head(body, key, list(map(small_pair, names, values)), system)
-        if (size := len(head) + len(body or b"")) > most:
-            what = f" with key {redacted(key)}" if key else ""
-            raise ValueError(f"the event{what} has {size:,} bytes with its properties; the hub accepts {most:,}")
-        return _Event(partition, key, envelope, head, body or b"")
+            if key:
+                raise ValueError("it has both a partition key and a partition; one must be null")
+            self._ids = self._ids or self._partitions()
+            if partition not in self._ids:
+                hub = f"the hub has {len(self._ids)} partitions, numbered from 0"
+                raise ValueError(f"partition {redacted(partition)} does not exist; {hub}")
+        try:
+            text = key.decode()
+        except UnicodeDecodeError:
+            raise ValueError("its partition key is not UTF-8 text") from None
+        if len(text) > _MAX_KEY_LENGTH:
+            raise ValueError(f"its partition key has {len(text)} characters; the maximum is {_MAX_KEY_LENGTH}")
+        return _Group(partition, text)
 
-    def _checked_partition(self, key: Any, partition: str) -> str:
-        """Raises ValueError."""
-        if key:
-            raise ValueError("it has both a partition key and a partition; one must be null")
-        self._ids = self._ids or self._partitions()
-        if partition not in self._ids:
-            hub = f"the hub has {len(self._ids)} partitions, numbered from 0"
-            raise ValueError(f"partition {redacted(partition)} does not exist; {hub}")
-        return partition
+    def _properties(self, pairs: _Pairs, small: Any, problems: _Problems) -> list[pa.Array]:
+        """The sections of application properties, in several columns. In rows that are `small`, numbers have the
+        smallest types that can hold them."""
+        names = _checked_names(pairs, problems)
+        kind = pairs.values.type
+        is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if self._columns.json or not (is_binary or is_text):
+            encoded = []
+            for row, name, value in pairs.items():
+                try:
+                    value = _from_json(name, value) if self._columns.json else value
+                    encoded.append(encoder.encode_value(value, small=small[row]))
+                except ValueError as problem:
+                    problems.setdefault(row, str(problem))
+                    encoded.append(b"")
+            values = pa.array(encoded, pa.large_binary())
+        else:
+            values = encoder.encode_texts(_binary(pairs.values), binary=is_binary)
+        return encoder.encode_properties(encoder.joined(names, values), pairs.starts)
 
-    def _checked(self, names: list[str], values: list[Any]) -> _Pairs:
-        """Raises ValueError for a missing or repeated name, and for a value that is not JSON."""
-        if None in names:
-            raise ValueError("a header has no key")
-        if len(names) > 1:
-            _check_single(names)
-        return names, list(map(_from_json, names, values)) if self._columns.json else values
+
+def _system(pairs: _Pairs, keys: Sequence[str], problems: _Problems) -> pa.Array:
+    """The sections of annotations and message properties, from a column of system properties."""
+    _checked_names(pairs, problems)
+    decoded: list[list[tuple[str, Any]]] = [[] for _ in keys]
+    for row, name, value in pairs.items():
+        try:
+            decoded[row].append((name, _from_json(name, value)))
+        except ValueError as problem:
+            problems.setdefault(row, str(problem))
+    encoded = list[bytes]()
+    for row, key in enumerate(keys):
+        try:
+            encoded.append(encoder.encode_system(decoded[row], key))
+        except ValueError as problem:
+            problems.setdefault(row, str(problem))
+            encoded.append(b"")
+    return pa.array(encoded, pa.large_binary())
 
 
-def _checked_key(key: Any) -> str | None:
-    """The key as text; None if there is no key. Raises ValueError."""
-    if not key:
+def _events(events: pa.Array, groups: Sequence[_Group], envelopes: Sequence[bytes], codes: Any) -> Events:
+    """The `events`, which are sorted by the numbers of their groups (`codes`)."""
+    found: Events = {}
+    data, starts = memoryview(events.buffers()[2]), memoryview(encoder.ends(events))
+    bounds = np.searchsorted(codes, np.arange(len(groups) + 1)).tolist()
+    for group, envelope, (first, end) in zip(groups, envelopes, pairwise(bounds), strict=True):
+        if first < end:
+            found.setdefault(group.partition, []).append(Keyed(envelope, data, starts, first, end))
+    return found
+
+
+class _Pairs(NamedTuple):
+    """Names and values of properties. Those of a row begin at its number in `starts`, and end at the next."""
+
+    starts: Any
+    names: pa.Array
+    values: pa.Array
+
+    def items(self) -> Iterator[tuple[int, Any, Any]]:
+        """The row, name and value of each pair."""
+        rows = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts)).tolist()
+        return zip(rows, self.names.to_pylist(), self.values.to_pylist(), strict=True)
+
+
+def _pairs(column: pa.Array) -> _Pairs:
+    """The pairs of a column of maps, or of headers as in Spark's Kafka sink, whose names may be null."""
+    ends = column.offsets.to_numpy()
+    within, rows = slice(ends[0], ends[-1]), np.repeat(np.arange(len(column)), np.diff(ends))
+    valid = np.asarray(column.is_valid())[rows]
+    if isinstance(column, pa.MapArray):
+        names, values = column.keys[within], column.items[within]
+    else:
+        headers = column.values[within]
+        names, values = headers.flatten()
+        valid &= np.asarray(headers.is_valid())
+    if not valid.all():
+        rows, names, values = rows[valid], names.filter(pa.array(valid)), values.filter(pa.array(valid))
+    return _Pairs(np.searchsorted(rows, np.arange(len(column) + 1)), names, values)
+
+
+def _checked_names(pairs: _Pairs, problems: _Problems) -> pa.Array:
+    """The encoded names."""
+    starts = pairs.starts
+    for pair in np.flatnonzero(pairs.names.is_null()):
+        problems.setdefault(int(np.searchsorted(starts, pair, "right")) - 1, "a header has no key")
+    names = encoder.encode_names(_binary(pairs.names).fill_null(b""))
+    rows = encoder.regrouped(names, starts)
+    # rows usually have the same names as the row before
+    different = np.flatnonzero(np.append(True, encoder.differ(rows[1:], rows[:-1])))
+    known: dict[bytes, str | None] = {}
+    runs = pairwise([*different.tolist(), len(rows)])
+    for (first, end), raw in zip(runs, rows.take(pa.array(different)).to_pylist(), strict=True):
+        if SALT + raw not in known:
+            known[SALT + raw] = _repeated(pairs.names[starts[first] : starts[first + 1]].to_pylist())
+        if problem := known[SALT + raw]:
+            for row in range(first, end):
+                problems.setdefault(row, problem)
+    return names
+
+
+def _repeated(names: list[str]) -> str | None:
+    """The problem of a row with several properties of the same name."""
+    counts = Counter(TEXT_SALT + (name or "") for name in names)
+    if len(counts) == len(names):
         return None
+    return f"it has several values of {redacted(counts.most_common(1)[0][0].removeprefix(TEXT_SALT))}"
+
+
+def _without_invalid_text(batch: pa.RecordBatch, columns: SinkColumns) -> tuple[pa.RecordBatch, _Problems]:
+    """The batch with nulls in the rows whose strings are not UTF-8: casts in Spark can produce these."""
+    fields = (columns.body, columns.key, columns.partition, columns.properties, columns.system, columns.headers)
+    used = batch.select([index for index in fields if index is not None])
+    if _is_utf8(used):
+        return batch, {}
+    rows = [row if _is_utf8(used.take(pa.array([row]))) else None for row in range(batch.num_rows)]
+    return batch.take(pa.array(rows)), {row: "a string is not UTF-8" for row, valid in enumerate(rows) if valid is None}
+
+
+def _is_utf8(batch: pa.RecordBatch) -> bool:
     try:
-        text: str = key.decode() if isinstance(key, bytes) else key
-    except UnicodeDecodeError:
-        raise ValueError("its partition key is not UTF-8 text") from None
-    if len(text) > _MAX_KEY_LENGTH:
-        raise ValueError(f"its partition key has {len(text)} characters; the maximum is {_MAX_KEY_LENGTH}")
-    return text
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
-#: Names and values of properties.
-_Pairs = tuple[list[str], list[Any]]
-
-
-def _headers(column: pa.Array) -> Iterator[_Pairs]:
-    """The properties of each row, from a column of Spark's Kafka sink. A name may be null."""
-    for row in column.to_pylist():
-        headers = [header for header in row or () if header is not None]
-        yield [header["key"] for header in headers], [header["value"] for header in headers]
-
-
-def _pairs(batch: pa.RecordBatch, index: int | None) -> Iterator[_Pairs]:
-    """The pairs of each row, from a column of maps."""
-    if index is None:
-        yield from repeat(([], []))
-        return
-    maps = batch.column(index)
-    ends = maps.offsets.to_pylist()
-    first, last = ends[0], ends[-1]
-    names, values = (column.slice(first, last - first).to_pylist() for column in (maps.keys, maps.items))
-    for begin, end in pairwise(ends):
-        yield names[begin - first : end - first], values[begin - first : end - first]
-
-
-def _check_single(names: list[str]) -> None:
-    counts = Counter(map(TEXT_SALT.__add__, names))
-    if len(counts) < len(names):
-        repeated = counts.most_common(1)[0][0].removeprefix(TEXT_SALT)
-        raise ValueError(f"it has several values of {redacted(repeated)}")
+def _binary(column: pa.Array) -> pa.Array:
+    """The bytes of strings or binary. Large, because the bytes of a batch's events may be more than 2 GB."""
+    return column.cast(pa.large_binary())
 
 
 def _from_json(name: str, text: str | None) -> Any:

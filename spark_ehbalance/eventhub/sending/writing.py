@@ -157,7 +157,7 @@ class WriteTask:
             try:
                 for part in self._encoded(rows, sent):
                     _await(sending, sent)
-                    sending = [pool.submit(self._send, target, keyed.values()) for target, keyed in part.items()]
+                    sending = [pool.submit(self._send, target, keyed) for target, keyed in part.items()]
                 _await(sending, sent)
             except _Stopped:  # while encoding
                 _await(sending, sent)
@@ -170,32 +170,27 @@ class WriteTask:
     def unsendable(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that the hub would reject, with an additional last column `reason`. Sends nothing. The event columns
         must come first in `rows`. Raises the same errors as `write`."""
-        for encoder, batch in self._with_encoder(rows):
+        encoder = self._encoder()
+        for batch in self._checked(rows):
             yield encoder.unsendable(batch)
 
     def _encoded(self, rows: Iterable[pa.RecordBatch], sent: SendResult) -> Iterator[Events]:
         """The events of the rows, in parts of about `_PART_BYTES` bytes."""
-        part: Events = {}
-        size = 0
-        for encoder, batch in self._with_encoder(rows):
-            encoder.add(batch, part)
+        encoder = self._encoder()
+        for part in _parts(self._checked(rows)):
+            events = encoder.encode(part)
             sent.skipped, sent.problem = encoder.skipped, encoder.problem
-            size += batch.nbytes + _ROW_BYTES * batch.num_rows
-            if size >= _PART_BYTES:
-                yield part
-                part, size = {}, 0
-        yield part
+            yield events
 
-    def _with_encoder(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEncoder, pa.RecordBatch]]:
-        """Yield each batch together with the task's encoder."""
-        encoder: RowEncoder | None = None
+    def _encoder(self) -> RowEncoder:
+        return RowEncoder(self._columns, self._partitions, self._limit, self._options.on_unsendable)
+
+    def _checked(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in _slices(rows):
             if self._stop.is_set():
                 raise _Stopped
             check_topic(batch, self._columns, self._options.connection.hub)
-            if encoder is None:
-                encoder = RowEncoder(self._columns, self._partitions, self._limit, self._options.on_unsendable)
-            yield encoder, batch
+            yield batch
 
     def _partitions(self) -> Sequence[str]:
         def request(deadline: Deadline) -> Sequence[str]:
@@ -299,6 +294,19 @@ def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if batch.num_rows:
             length = math.ceil(batch.num_rows / math.ceil(max(batch.nbytes, 1) / _PART_BYTES))
             yield from (batch.slice(start, length) for start in range(0, batch.num_rows, length))
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, concatenated to parts of about `_PART_BYTES` bytes."""
+    part, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        part.append(batch)
+        size += batch.nbytes + _ROW_BYTES * batch.num_rows
+        if size >= _PART_BYTES:
+            yield pa.concat_batches(part)
+            part, size = [], 0
+    if part:
+        yield pa.concat_batches(part)
 
 
 def _await(sending: Iterable[Future[SendResult]], sent: SendResult) -> None:

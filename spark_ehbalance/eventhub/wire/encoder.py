@@ -7,13 +7,15 @@ Sources: the AMQP 1.0 specification, part 3, and azure-eventhub's `EventDataBatc
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS, EPOCH
 from spark_ehbalance.eventhub.wire.frames import HEADER
-
-_K = TypeVar("_K")
 
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
@@ -55,68 +57,92 @@ _MAX_WINDOW_BATCHES = 100
 _MAX_WINDOW_BYTES = 1 << 20
 
 
-class SystemProperties(NamedTuple):
-    """Encoded annotations and message properties of an event."""
-
-    annotations: Collection[Pair] = ()
-    properties: bytes = b""  # the section; empty if there are no properties
-
-
-class _Cache(dict[_K, bytes]):
-    """Cache of encoded values. Its size is limited, because a sender could choose keys whose hashes collide."""
-
-    def add(self, key: _K, value: bytes) -> bytes:
-        """Cache `value` if there is room, and return it."""
-        if len(self) < 256:
-            self[key] = value
-        return value
+def by_number(make: Callable[[int], bytes], numbers: Any) -> pa.Array:
+    """An array of `make(number)`, called once per distinct number. Null for null."""
+    distinct = pa.array(numbers).dictionary_encode()
+    return pa.array(map(make, distinct.dictionary.to_pylist()), pa.large_binary()).take(distinct.indices)
 
 
-class Encoder:
-    """Encodes events. Not thread-safe. It should be short-lived, because it caches repeated parts."""
+def lengths(column: pa.Array) -> pa.Array:
+    """The sizes of binary values."""
+    import pyarrow.compute as pc  # a planner, which also imports this module, would spend a tenth of its start on it
 
-    def __init__(self) -> None:
-        self._heads = _Cache[tuple[str | None, int]]()  # by key and body length
-        self._pairs = _Cache[tuple[str, str | bytes]]()
-        self._envelopes = _Cache[str]()
-
-    def head(
-        self,
-        body: bytes | None,
-        key: str | None,
-        properties: Collection[Pair] = (),
-        system: SystemProperties | None = None,
-    ) -> bytes:
-        """The data section of an event in a batch up to the event's `body`; for a tombstone, which has no body, the
-        whole section."""
-        if properties or body is None or system:
-            return _head(body, key, properties, system or SystemProperties())
-        kind = (key, len(body))
-        return self._heads.get(kind) or self._heads.add(kind, _head(body, key, (), SystemProperties()))
-
-    def envelope(self, key: str | None) -> bytes:
-        """The beginning of a batch whose partition the hub chooses by `key`; empty if there is no key."""
-        if not key:
-            return b""
-        return self._envelopes.get(key) or self._envelopes.add(key, _ANNOTATIONS + _map([_key_pair(key)]))
-
-    def pair(self, name: str, value: Any) -> Pair:
-        """An encoded property. `value` is None, bool, int (64 bits, signed or unsigned), float, str or bytes."""
-        if isinstance(value, str | bytes) and (cached := self._pairs.get((name, value))):
-            return cached
-        pair = _sized(_STRING, name.encode()) + _value(value)
-        # values of other types can be equal but need different encodings, such as True and 1
-        return self._pairs.add((name, value), pair) if isinstance(value, str | bytes) else pair
+    return pc.binary_length(column)
 
 
-def small_pair(name: str, value: Any) -> Pair:
-    """Like `Encoder.pair`, but encodes a number in the smallest type that holds it."""
-    return _sized(_STRING, name.encode()) + (_small_number(value) or _value(value))
+def joined(*columns: pa.Array) -> pa.Array:
+    """The columns of large binary, concatenated row by row."""
+    import pyarrow.compute as pc  # see above
+
+    return pc.binary_join_element_wise(*columns, pa.scalar(b"", pa.large_binary()))
 
 
-def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
-    """Encode the source's column `systemProperties`, without annotations that the service sets. Raises ValueError for
-    an invalid value of a message property."""
+def differ(column: pa.Array, other: pa.Array) -> Any:
+    """Whether the values of each row differ."""
+    import pyarrow.compute as pc  # see above
+
+    return pc.not_equal(column, other).to_numpy(zero_copy_only=False)
+
+
+def ends(column: pa.Array) -> Any:
+    """The position of each value in the joined values, and their total size."""
+    return np.concatenate(([0], np.cumsum(lengths(column).to_numpy())))
+
+
+def encode_names(names: pa.Array) -> pa.Array:
+    """Encoded names of properties."""
+    return joined(by_number(lambda size: _prefix(_STRING, size), lengths(names)), names)
+
+
+def encode_texts(texts: pa.Array, *, binary: bool) -> pa.Array:
+    """Encoded strings, or binary values."""
+    codes = _BINARY if binary else _STRING
+    sizes = by_number(lambda size: _prefix(codes, size), lengths(texts))
+    return joined(sizes.fill_null(_NULL), texts.fill_null(b""))
+
+
+def regrouped(column: pa.Array, starts: Any) -> pa.Array:
+    """Adjacent values, joined. Those of a row begin at its number in `starts`, and end at the next."""
+    at, data = ends(column)[starts], column.buffers()[2] or pa.py_buffer(b"")
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(at) - 1, [None, pa.py_buffer(at), data])
+
+
+def encode_properties(pairs: pa.Array, starts: Any) -> list[pa.Array]:
+    """The sections of application properties, in two columns, from encoded pairs. `starts` is as in `regrouped`."""
+    entries = regrouped(pairs, starts)
+
+    def header(size_and_count: int) -> bytes:
+        size, count = size_and_count >> 32, size_and_count & 0xFFFFFFFF
+        return _PROPERTIES + _compound_prefix(_MAP, size, count) if count else b""
+
+    return [by_number(header, (lengths(entries).to_numpy() << 32) + 2 * np.diff(starts)), entries]
+
+
+def encode_events(sections: list[pa.Array], bodies: pa.Array) -> list[pa.Array]:
+    """The data sections of a batch, in several columns. Each contains an event: its `sections` and its body, or null
+    for a tombstone."""
+
+    def header(size: int) -> bytes:
+        return _DATA + _prefix(_BINARY, size)
+
+    parts = [*sections, by_number(header, lengths(bodies)).fill_null(_NO_BODY), bodies.fill_null(b"")]
+    return [by_number(header, sizes(parts)), *parts]
+
+
+def sizes(columns: list[pa.Array]) -> Any:
+    """The size of each row of several columns together."""
+    return np.sum([lengths(column).to_numpy() for column in columns], axis=0)
+
+
+def encode_annotations(key: str, annotations: Iterable[Pair] = ()) -> bytes:
+    """The section of annotations, with the partition key; empty without any."""
+    pairs = [*annotations, *([_sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())] if key else ())]
+    return _ANNOTATIONS + _compound(_MAP, b"".join(pairs), 2 * len(pairs)) if pairs else b""
+
+
+def encode_system(pairs: Iterable[tuple[str, Any]], key: str) -> bytes:
+    """The sections of annotations and message properties, from the source's column `systemProperties`, without
+    annotations that the service sets. Raises ValueError for an invalid value of a message property."""
     annotations, fields = list[Pair](), dict[str, bytes]()
     for name, value in pairs:
         if name in _FIELDS:
@@ -127,27 +153,30 @@ def encode_system(pairs: Iterable[tuple[str, Any]]) -> SystemProperties:
             except (AttributeError, TypeError, struct.error):
                 raise ValueError(f"the type of its {name} is not allowed by AMQP") from None
         elif name not in _SERVICE_ANNOTATIONS:
-            annotations.append(_sized(_SYMBOL, name.encode()) + _value(value))
+            annotations.append(_sized(_SYMBOL, name.encode()) + encode_value(value))
     encoded = [fields.get(name, _NULL) for name in _FIELDS] if fields else []
     while encoded and encoded[-1] == _NULL:
         encoded.pop()
-    return SystemProperties(
-        annotations, _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b""
-    )
+    standard = _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b""
+    return encode_annotations(key, annotations) + standard
 
 
 class EncodedBatch(NamedTuple):
     """An encoded message with several events, and their number."""
 
     events: int
-    payload: bytes
+    payload: bytes | memoryview
 
 
 class Keyed(NamedTuple):
-    """Events that share a key or have none, as alternating heads and bodies; and the beginning of their batches."""
+    """Events that share a key or have none: those from number `first` to `end` - 1 in `data`, where `starts` contains
+    the start of each event. Their batches begin with the `envelope`."""
 
     envelope: bytes
-    events: list[bytes]
+    data: memoryview
+    starts: Sequence[int]
+    first: int
+    end: int
 
 
 def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[EncodedBatch]]:
@@ -173,19 +202,18 @@ def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[EncodedBatch]]:
 
 
 def _batches(keyed: Keyed, most: int) -> Iterator[EncodedBatch]:
-    envelope, events = keyed
-    begin, room = 0, most - len(envelope)
-    for at in range(0, len(events), 2):
-        size = len(events[at]) + len(events[at + 1])
-        if size > room and at > begin:
-            yield EncodedBatch((at - begin) // 2, b"".join((envelope, *events[begin:at])))
-            begin, room = at, most - len(envelope)
-        room -= size
-    if begin < len(events):
-        yield EncodedBatch((len(events) - begin) // 2, b"".join((envelope, *events[begin:])))
+    envelope, data, starts, first, end = keyed
+    room = most - len(envelope)
+    while first < end:
+        after = max(first + 1, bisect_right(starts, starts[first] + room, first, end + 1) - 1)
+        events = data[starts[first] : starts[after]]
+        yield EncodedBatch(after - first, b"".join((envelope, events)) if envelope else events)
+        first = after
 
 
-def transfer_frames(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
+def transfer_frames(
+    channel: int, handle: int, number: int, payload: bytes | memoryview, largest: int
+) -> Iterator[bytes]:
     """Split delivery `number` into frames of at most `largest` bytes."""
     delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42"
     fields = delivery % tuple(map(_UINT.pack, (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT)))
@@ -197,25 +225,11 @@ def transfer_frames(channel: int, handle: int, number: int, payload: bytes, larg
         yield HEADER.pack(before + len(part), 2, 0, channel) + fields + more + part
 
 
-def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: SystemProperties) -> bytes:
-    annotations = list(system.annotations)
-    if key:
-        annotations.append(_key_pair(key))
-    before = _ANNOTATIONS + _map(annotations) if annotations else b""
-    before += system.properties
-    if properties:
-        before += _PROPERTIES + _map(properties)
-    if body is None:
-        return _DATA + _sized(_BINARY, before + _NO_BODY)
-    before += _DATA + _prefix(_BINARY, len(body))
-    return _DATA + _prefix(_BINARY, len(before) + len(body)) + before
-
-
-def _key_pair(key: str) -> Pair:
-    return _sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())
-
-
-def _value(value: Any) -> bytes:
+def encode_value(value: Any, *, small: bool = False) -> bytes:
+    """An encoded value: None, bool, int (64 bits, signed or unsigned), float, str or bytes. If `small`, a number gets
+    the smallest type that holds it."""
+    if small and (number := _small_number(value)):
+        return number
     if isinstance(value, str):
         return _sized(_STRING, value.encode())
     if value is None:
@@ -243,19 +257,20 @@ def _sized(codes: bytes, value: bytes) -> bytes:
     return _prefix(codes, len(value)) + value
 
 
-def _map(pairs: Collection[Pair]) -> bytes:
-    return _compound(_MAP, b"".join(pairs), 2 * len(pairs))
-
-
 def _compound(codes: bytes, entries: bytes, count: int) -> bytes:
-    """A map or a list; its size includes the count."""
-    if len(entries) + 1 <= _SHORT and count <= _SHORT:
-        return bytes((codes[0], len(entries) + 1, count)) + entries
-    return codes[1:] + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
+    """A map or a list."""
+    return _compound_prefix(codes, len(entries), count) + entries
+
+
+def _compound_prefix(codes: bytes, size: int, count: int) -> bytes:
+    """The beginning of a map or a list with `count` entries of `size` bytes; its size includes the count."""
+    if size + 1 <= _SHORT and count <= _SHORT:
+        return bytes((codes[0], size + 1, count))
+    return codes[1:] + (size + 4).to_bytes(4, "big") + count.to_bytes(4, "big")
 
 
 def _small_number(value: Any) -> bytes | None:
-    """The shortest encoding of a number; None if `value` is not a number, or if the result of `_value` is as short."""
+    """The shortest encoding of a number; None if `value` is not a number, or if `encode_value` is as short."""
     if isinstance(value, float):
         single = _FLOAT.pack(value) if abs(value) <= _MAX_FLOAT else b""
         return b"\x72" + single if single and _FLOAT.unpack(single)[0] == value else None

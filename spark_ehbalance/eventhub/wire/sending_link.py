@@ -78,7 +78,8 @@ class SendingLink:
                 ):  # do not write while the token is being renewed
                     more, waits = self._write(frames)
                 if waits or reader.has_frame():
-                    self._connection.listen()
+                    # a hub usually acknowledges each batch in its own frame
+                    self._connection.listen(batch=1 if more else max(1, len(self._waiting)))
                 if self._connection._error:
                     deadline.check()  # raises TimeoutError if the deadline cut off the connection
                 check_open(self._connection, self._session, self._link)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from azure.eventhub import EventData
 from azure.eventhub._pyamqp._decode import decode_payload
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -28,9 +30,10 @@ from pyspark.sql.types import (
 
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
-from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
+from spark_ehbalance.eventhub.rows import record_batch
 from spark_ehbalance.eventhub.sending.columns import Events, RowEncoder, SinkColumns, check_topic
-from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer_frames, windows
+from spark_ehbalance.eventhub.wire import encoder
+from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Keyed, transfer_frames, windows
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
 from tests.raising import raises
@@ -109,36 +112,40 @@ def unsendable(problem: str) -> AbstractContextManager[object]:
 
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
     """The events made of rows for a hub with four partitions."""
-    found: Events = {}
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
-    RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
-    return found
+    return RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most).encode(batch)
 
 
 def skipped(
     rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool
 ) -> tuple[Events, RowEncoder]:
     """The events made of rows, skipping rows that cannot be sent."""
-    found: Events = {}
     makes = RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
-    makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
-    return found, makes
+    return makes.encode(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame))), makes
 
 
-def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes]]:
+def events_of(keyed: Keyed) -> list[bytes]:
+    numbers = range(keyed.first, keyed.end)
+    return [bytes(keyed.data[keyed.starts[number] : keyed.starts[number + 1]]) for number in numbers]
+
+
+def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes | None]]:
     """The bodies for each partition and key."""
-    return {
-        (partition, key.removeprefix(TEXT_SALT)): keyed.events[1::2]
-        for partition, of_partition in found.items()
-        for key, keyed in of_partition.items()
-    }
+    by_key: dict[tuple[str | None, str], list[bytes | None]] = {}
+    for partition, of_partition in found.items():
+        for keyed in of_partition:
+            read_events = [read(event) for event in events_of(keyed)]
+            ((key,),) = [{key for _, key, _ in read_events}]
+            assert (partition, key or "") not in by_key, "a key's events are together"
+            by_key[partition, key or ""] = [body for body, _, _ in read_events]
+    return by_key
 
 
 def only(found: Events) -> bytes:
     """The only event; fails if there are several."""
-    ((keyed,),) = (by_key.values() for by_key in found.values())
-    head, body = keyed.events
-    return head + body
+    ((keyed,),) = found.values()
+    (event,) = events_of(keyed)
+    return event
 
 
 def read(section: bytes) -> tuple[bytes | None, str | None, dict[str, Any]]:
@@ -156,33 +163,96 @@ VALUES = st.one_of(
 )
 
 
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.large_binary())
+
+
+def encoded(rows: Sequence[tuple[bytes | None, str, Mapping[str, Any]]]) -> pa.Array:
+    """The events of rows with a body, a key and properties."""
+    pairs = [pair for _, _, properties in rows for pair in properties.items()]
+    names = encoder.encode_names(binary([name.encode() for name, _ in pairs]))
+    values = binary([encoder.encode_value(value) for _, value in pairs])
+    starts = np.cumsum([0, *(len(properties) for _, _, properties in rows)])
+    annotations = binary([encoder.encode_annotations(key) for _, key, _ in rows])
+    sections = [annotations, *encoder.encode_properties(encoder.joined(names, values), starts)]
+    return encoder.joined(*encoder.encode_events(sections, binary([body for body, _, _ in rows])))
+
+
+@settings(deadline=None)
 @given(st.binary(max_size=600), st.text(max_size=100), st.dictionaries(st.text(max_size=300), VALUES, max_size=5))
 def test_client_decodes_encoded_events(body: bytes, key: str, properties: Mapping[str, Any]) -> None:
-    encoder = Encoder()
-    for _ in range(2):  # duplicates are kept
-        pairs = [encoder.pair(name, value) for name, value in properties.items()]
-        got = read(encoder.head(body, key, pairs) + body)
-    assert got[:2] == (body, key or None)
-    assert got[2] == {name: v.encode() if isinstance(v, str) else v for name, v in properties.items()}
+    for event in encoded([(body, key, properties)] * 2).to_pylist():
+        got = read(event)
+        assert got[:2] == (body, key or None)
+        assert got[2] == {name: v.encode() if isinstance(v, str) else v for name, v in properties.items()}
+
+
+def sized(codes: bytes, raw: bytes) -> bytes:
+    short = bytes((codes[0], len(raw) & 0xFF))
+    return (short if len(raw) < 256 else codes[1:] + struct.pack(">I", len(raw))) + raw
+
+
+def one_by_one(body: bytes | None, key: str | None, properties: Mapping[str, Any]) -> bytes:
+    """An event encoded on its own."""
+    event = b""
+    for section, pairs in (
+        (b"\x72", [sized(b"\xa3\xb3", b"x-opt-partition-key") + sized(b"\xa1\xb1", key.encode())] if key else []),
+        (b"\x74", [sized(b"\xa1\xb1", n.encode()) + encoder.encode_value(v) for n, v in properties.items()]),
+    ):
+        count, entries = 2 * len(pairs), b"".join(pairs)
+        if count > 255 or len(entries) > 254:
+            event += b"\x00\x53" + section + struct.pack(">BII", 0xD1, len(entries) + 4, count) + entries
+        elif pairs:
+            event += b"\x00\x53" + section + bytes((0xC1, len(entries) + 1, count)) + entries
+    event += b"\x00\x53\x77\x40" if body is None else b"\x00\x53\x75" + sized(b"\xa0\xb0", body)
+    return b"\x00\x53\x75" + sized(b"\xa0\xb0", event)
+
+
+LONG = st.one_of(st.just(""), st.text(max_size=3), st.integers(85, 260).map(lambda size: "ä" + "x" * size))
+
+
+ROWS = st.tuples(
+    st.none() | st.binary(max_size=3) | st.integers(150, 260).map(bytes),
+    st.none() | st.text(max_size=2) | st.just("k" * 128),
+    st.none() | st.dictionaries(LONG, st.none() | LONG, max_size=4),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(ROWS, min_size=1), st.booleans())
+def test_columns_are_encoded_like_single_rows(rows: list[tuple[Any, Any, Any]], kafka: bool) -> None:
+    frame = schema(body=BINARY, partitionKey=TEXT, properties=MapType(TEXT, TEXT))
+    if kafka:
+        frame = schema(value=BINARY, key=TEXT, headers=HEADERS)
+    expected, given = dict[str, list[bytes]](), list[dict[str, Any]]()
+    for body, key, properties in rows:
+        values = {name: v if v is None or not kafka else v.encode() for name, v in (properties or {}).items()}
+        expected.setdefault(key or "", []).append(one_by_one(body, key, values))
+        headers = [None, *({"key": name, "value": v} for name, v in values.items())]
+        pairs = None if properties is None else headers if kafka else [*values.items()]
+        given.append(dict(zip(frame.names, (body, key, pairs), strict=True)))
+    (found,) = made(given, frame, kafka=kafka).values()
+    assert [events_of(keyed) for keyed in found] == [*expected.values()]
 
 
 def test_many_properties_and_a_tombstone() -> None:
     many = {f"name {number}": number for number in range(300)}
-    encoder = Encoder()
-    assert read(encoder.head(b"", None, [encoder.pair(*item) for item in many.items()]))[2] == many
-    assert read(encoder.head(None, "key"))[:2] == (None, "key")
-    assert encoder.pair("a", True) != encoder.pair("a", 1)
+    with_properties, tombstone = encoded([(b"", "", many), (None, "key", {})]).to_pylist()
+    assert read(with_properties)[2] == many
+    assert read(tombstone)[:2] == (None, "key")
+    assert encoder.encode_value(True) != encoder.encode_value(1)
+
+
+def keyed_events(key: str, bodies: Sequence[bytes]) -> Keyed:
+    events = encoded([(body, key, {}) for body in bodies])
+    data, starts = memoryview(events.buffers()[2]), encoder.ends(events)
+    return Keyed(encoder.encode_annotations(key), data, starts, 0, len(bodies))
 
 
 @given(st.dictionaries(st.text(max_size=3), st.lists(st.binary(max_size=40), min_size=1)), st.integers(1, 300))
 def test_windows_keep_the_order_per_key_and_the_limits(events: dict[str, list[bytes]], most: int) -> None:
-    encoder = Encoder()
-
-    def keyed(key: str, bodies: list[bytes]) -> Keyed:
-        return Keyed(encoder.envelope(key), [part for body in bodies for part in (encoder.head(body, key), body)])
-
     found: dict[str, list[bytes]] = {key: [] for key in events}
-    for window in windows([keyed(*item) for item in events.items()], most):
+    for window in windows([keyed_events(*item) for item in events.items()], most):
         keys = list[str]()
         for batch in window:
             message = decode_payload(memoryview(batch.payload))
@@ -196,7 +266,7 @@ def test_windows_keep_the_order_per_key_and_the_limits(events: dict[str, list[by
 
 @pytest.mark.parametrize(("keys", "size", "together"), [(250, 10, [100, 100, 50]), (6, 400_000, [2, 2, 2])])
 def test_windows_limit_messages_and_bytes_in_flight(keys: int, size: int, together: list[int]) -> None:
-    keyed = [Keyed(Encoder().envelope(str(key)), [b"", bytes(size)]) for key in range(keys)]
+    keyed = [keyed_events(str(key), [bytes(size)]) for key in range(keys)]
     assert [len(window) for window in windows(keyed, 2_000_000)] == together
 
 
@@ -268,9 +338,8 @@ def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
     with unsendable("Row 2 of a task cannot be sent: .* not UTF-8"):
-        RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
-    found: Events = {}
-    (makes := RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
+        RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).encode(batch)
+    found = (makes := RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM, "skip")).encode(batch)
     assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
     assert RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
@@ -278,7 +347,7 @@ def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
 def test_key_counts_twice_in_the_size_limit() -> None:
     """The key also precedes the events in a batch, for the hub."""
     row = {"body": "x" * 700, "partitionKey": "k" * 128}
-    (keyed,) = made([row], KEYED)[None].values()
+    (keyed,) = made([row], KEYED)[None]
     size = len(keyed.envelope) + len(only(made([row], KEYED)))
     ((batch,),) = windows([keyed], size)
     assert len(batch.payload) == size
@@ -322,8 +391,12 @@ def test_numbers_shrink_to_fit_the_size_limit(number: str) -> None:
 
 def test_numbers_have_one_type_within_the_size_limit() -> None:
     """A receiver that expects a long gets a long, whatever its value."""
-    encoder = Encoder()
-    assert [encoder.pair("p", value)[3:4] for value in (7, -128, 128, 1 << 40)] == [b"\x55", b"\x55", b"\x81", b"\x81"]
+    assert [encoder.encode_value(value)[:1] for value in (7, -128, 128, 1 << 40)] == [
+        b"\x55",
+        b"\x55",
+        b"\x81",
+        b"\x81",
+    ]
 
 
 STANDARD = {
