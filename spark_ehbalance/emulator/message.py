@@ -5,6 +5,7 @@ An event is parsed once, when it is published, and stored as encoded bytes with 
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ class EncodedEvent(NamedTuple):
 
     def render(self, epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
         """The encoded message that readers receive. `enqueued_ms` is in milliseconds since 1970."""
-        key = b"" if self.partition_key is None else _encode_pair(PARTITION_KEY, self.partition_key)
+        key = b"" if self.partition_key is None else _encode_key(self.partition_key)
         position = _encode_position(epoch, sequence_number, offset, enqueued_ms)
         size, count = len(self.annotations) + len(key) + len(position), self.items + (10 if key else 8)
         if size < 255 and count < 256:
@@ -78,6 +79,11 @@ def _encode_pair(name: str, value: Any) -> bytes:
     return encode(Symbol(name)) + encode(value)
 
 
+@functools.lru_cache(1024)
+def _encode_key(partition_key: str) -> bytes:
+    return _encode_pair(PARTITION_KEY, partition_key)
+
+
 def _split_sections(message: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield the descriptor of each section, and the start and end of its value. Raises DecodeError if a section is
     truncated or unknown."""
@@ -103,29 +109,30 @@ def parse_event(message: bytes) -> EncodedEvent:
     count, partition_key = 0, None
     for section, start, end in _split_sections(message):
         if section == _ANNOTATIONS:
-            annotations, count, partition_key = _parse_annotations(message, start)
+            annotations, count, partition_key = _parse_annotations(message[start:end])
         elif section != _HEADER:
             tail += (b"\x00\x53%c" % section, message[start:end])
     return EncodedEvent(annotations, count, b"".join(tail), partition_key)
 
 
-def _parse_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
+@functools.lru_cache(1024)  # the events of a key have the same annotations
+def _parse_annotations(section: bytes) -> tuple[bytes, int, str | None]:
     """The sender's encoded pairs (without keys that the service sets itself), the number of keys and values in them,
     and the partition key."""
-    if message[start] not in (0xC1, 0xD1):
+    if section[0] not in (0xC1, 0xD1):
         raise DecodeError("the annotations are not a map")
-    field = 1 if message[start] == 0xC1 else 4
-    count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
-    pos = start + 1 + 2 * field
+    field = 1 if section[0] == 0xC1 else 4
+    count = int.from_bytes(section[1 + field : 1 + 2 * field], "big")
+    pos = 1 + 2 * field
     pairs, partition_key = [], None
     for _ in range(count // 2):
-        key, value_start = decode(message, pos)
-        end = skip(message, value_start)
+        key, value_start = decode(section, pos)
+        end = skip(section, value_start)
         if key == PARTITION_KEY:
-            value = decode(message, value_start)[0]
+            value = decode(section, value_start)[0]
             partition_key = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         elif key not in _SERVICE_KEYS:
-            pairs.append(message[pos:end])
+            pairs.append(section[pos:end])
         pos = end
     return b"".join(pairs), 2 * len(pairs), partition_key
 
@@ -135,7 +142,7 @@ def parse_batch(message: bytes) -> tuple[list[EncodedEvent], str | None]:
     events, partition_key = [], None
     for section, start, end in _split_sections(message):
         if section == _ANNOTATIONS:
-            partition_key = _parse_annotations(message, start)[2]
+            partition_key = _parse_annotations(message[start:end])[2]
         elif section == _DATA:
             body = start + (2 if message[start] == 0xA0 else 5)
             events.append(parse_event(message[body:end]))
