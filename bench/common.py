@@ -106,6 +106,13 @@ class Emulator:
     def fill(self, partition: int, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
         self.process.submit(_fill, partition, body, events, properties).result()
 
+    def clear(self, partitions: int) -> int:
+        """Delete all events, because the emulator keeps them in memory. Returns the number of deleted events."""
+        states = [self.call("partition_state", HUB, partition) for partition in range(partitions)]
+        for partition, state in enumerate(states):
+            self.call("trim", HUB, partition, state.next_sequence_number)
+        return sum(state.next_sequence_number - state.first_sequence_number for state in states)
+
 
 #: The emulator. Only set in the emulator's process.
 _running: LocalEmulator

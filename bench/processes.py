@@ -13,7 +13,7 @@ _PARTS = {
     "kafka.Kafka": "broker",
     "org.apache.spark": "JVM",
     "pyspark": "Python",
-    "spark_ehbalance.emulator": "emulator",
+    "multiprocessing.spawn": "emulator",
 }
 
 

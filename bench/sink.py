@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from azure.eventhub import EventData, EventDataBatch
 
-from bench.common import HUB, Bar, Bench, Emulator, Log, Row, emulator, in_turns, ratios
+from bench.common import Bar, Bench, Log, Row, emulator, in_turns, ratios
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.sending.columns import SinkColumns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
@@ -98,14 +98,6 @@ def measure_client(connection: Connection, shape: Shape, count: int) -> float:
         return (time.process_time() - cpu) / count * 1e6
 
 
-def _clear(server: Emulator) -> int:
-    """Delete all events, because the emulator keeps them in memory. Returns the number of events that the hub had."""
-    ends = [server.call("partition_state", HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
-    for partition, end in enumerate(ends):
-        server.call("trim", HUB, partition, end)
-    return sum(ends)
-
-
 def measure(_: Path, log: Log, *, shapes: Sequence[Shape], events: int, runs: int) -> Iterator[Row]:
     for shape in shapes:
         log(shape.what)
@@ -113,7 +105,7 @@ def measure(_: Path, log: Log, *, shapes: Sequence[Shape], events: int, runs: in
             ways = {"ours": partial(measure_ours, server.connection, shape, events)}
             ways["send_batch"] = partial(measure_client, server.connection, shape, events // _CLIENT_EVENTS_DIVISOR)
             found = in_turns(ways, runs)
-            if (arrived := _clear(server)) < (runs + 1) * (events + events // _CLIENT_EVENTS_DIVISOR):
+            if (arrived := server.clear(PARTITIONS)) < (runs + 1) * (events + events // _CLIENT_EVENTS_DIVISOR):
                 raise RuntimeError(f"only {arrived} events arrived")
         yield Row(shape.what, "µs CPU", found["ours"], {"send_batch": found["send_batch"]})
         yield Row(f"{shape.what}: less than send_batch", "×", ratios(found["send_batch"], found["ours"]))

@@ -8,6 +8,7 @@
 1,000,000, from the end of the first batch |
 | CPU of a start | CPU time of the JVM and Python of a query that reads eight events |
 | event to sink | time from an event's arrival to the end of its batch, at a steady rate of 1,000 events a second |
+| writing: CPU a row | CPU time of the JVM and Python of a `df.write`, minus that of writing eight rows |
 
 The runs of both sources alternate. Each ratio compares two consecutive runs.
 """
@@ -70,6 +71,16 @@ class Case(NamedTuple):
 
 CASES = [Case(None, _FIVE_COLUMNS), Case(None, None), Case(_BATCH, _FIVE_COLUMNS), Case(_BATCH, None)]
 
+_VALUE, _KEY = f"cast(repeat('x', {SIZE}) as binary) value", "concat('key ', id % 1000) key"
+_HEADERS = ", ".join(f"struct('{name}' key, cast('17' as binary) value)" for name in ("device", "unit", "version"))
+
+#: Written rows → their columns, for both sinks.
+WRITES = {
+    "no key": [_VALUE],
+    "1,000 keys": [_VALUE, _KEY],
+    "1,000 keys, 3 properties": [_VALUE, _KEY, f"array({_HEADERS}) headers"],
+}
+
 STEADY_CASES = [Case(1_000_000, _FIVE_COLUMNS, steady=True), Case(1_000_000, None, steady=True)]
 
 
@@ -105,6 +116,7 @@ def compare_with_kafka(
     steady_cases: Sequence[Case],
     steady_events: int,
     seconds: float,
+    written: int,
     runs: int,
 ) -> Iterator[Row]:
     """Measure the throughput and, for `seconds`, the latency, both compared with Spark's Kafka source. Measure a start,
@@ -130,6 +142,7 @@ def compare_with_kafka(
                 ours, kafka = zip(*flows, strict=True)
                 yield _kafka_row(f"{case.what}: CPU a row", [x.cpu for x in ours], [x.cpu for x in kafka])
         yield _kafka_row("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
+        yield from _compare_sinks(spark, servers, log, written, runs)
 
 
 @contextlib.contextmanager
@@ -172,6 +185,32 @@ def _compare_starts(
             await_planners()
             seconds[name] += [_cpu() - before] if run >= 0 else []
     return Row("CPU of a start", "× trivial source", ratios(seconds["ehbalance"], seconds["trivial"]), seconds)
+
+
+def _compare_sinks(spark: SparkSession, servers: str, log: Log, rows: int, runs: int) -> Iterator[Row]:
+    """The CPU time of writing `rows`, compared with Spark's Kafka sink."""
+    for what, columns in WRITES.items():
+        with emulator(PARTITIONS) as server, topic(spark, servers, f"written-{rows}", PARTITIONS) as name:
+            sinks = {
+                "ehbalance": {"connectionString": server.address, "kafkaColumns": "true"},
+                "kafka": {"kafka.bootstrap.servers": servers, "topic": name},
+            }
+            spent: dict[str, list[float]] = {sink: [] for sink in sinks}
+            for run in range(-_WARM_UP, runs):
+                log(f"writing, {what}: run {run} of {runs}")
+                for sink, options in sinks.items():
+                    start, whole = (_write(spark, sink, options, columns, count) for count in (PARTITIONS, rows))
+                    spent[sink] += [(whole - start) / rows * 1e6] if run >= 0 else []
+                if (arrived := server.clear(PARTITIONS)) != PARTITIONS + rows:
+                    raise RuntimeError(f"{arrived} of {PARTITIONS + rows} events have arrived")
+        yield _kafka_row(f"writing, {what}: CPU a row", spent["ehbalance"], spent["kafka"])
+
+
+def _write(spark: SparkSession, sink: str, options: Mapping[str, str], columns: Sequence[str], rows: int) -> float:
+    """Write `rows`. Returns the CPU time in seconds."""
+    before = _cpu()
+    spark.range(rows).selectExpr(*columns).write.format(sink).options(**options).mode("append").save()
+    return _cpu() - before
 
 
 def _kafka_row(what: str, ours: Sequence[float], kafka: Sequence[float]) -> Row:
@@ -344,11 +383,12 @@ KAFKA = Bench(
     compare_with_kafka,
     compared_with="Spark's Kafka source in the same session",
     short={"cases": CASES[:1], "events": 20_000, "seconds": 2, "runs": 1}
-    | {"steady_cases": [Case(20_000, _FIVE_COLUMNS, steady=True)], "steady_events": 60_000},
+    | {"steady_cases": [Case(20_000, _FIVE_COLUMNS, steady=True)], "steady_events": 60_000, "written": 2_000},
     # In 24 GiB, six million events fit both into the emulator and, for the broker, into the page cache.
     full={"cases": CASES, "events": 2_000_000, "seconds": 15, "runs": 5}
-    | {"steady_cases": STEADY_CASES, "steady_events": 6_000_000},
+    | {"steady_cases": STEADY_CASES, "steady_events": 6_000_000, "written": 300_000},
     bars={
+        f"writing, {[*WRITES][-1]}: CPU a row": Bar("most", 1.5),
         **{f"{case.what}: events/s": Bar("least", 1.2 if case.batch else 1.5) for case in CASES},
         **{f"{case.what}: CPU a row": Bar("most", 1.15 if case.columns else 1.3) for case in STEADY_CASES},
         "CPU of a start": Bar("most", 1.3),
