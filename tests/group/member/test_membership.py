@@ -189,6 +189,25 @@ def test_after_half_a_lease_without_a_read_all_members_have_a_full_lease(gap: fl
     assert ("2" in one.ann.owned) is takes
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_after_writes_failed_for_long_all_members_have_a_full_lease(fails: bool) -> None:
+    """They may have been unable to write as well."""
+    one = One()
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    one.add(Lease("2", BOB.id, 1, checkpoint=START))
+    one.turn(balance=True)
+    for _ in range(3):
+        one.now += LEASE / 3
+        turn = one.begin(balance=True)
+        if fails:
+            one.ann.handle(StoreFailed(writing=True), one.clocks)
+        else:
+            one.end(turn)
+    one.now += 1
+    one.turn(balance=True)
+    assert ("2" in one.ann.owned) is not fails
+
+
 @pytest.mark.parametrize(("unchanged", "reads_on"), [(0.49, False), (0.51, True)])
 def test_table_unchanged_for_half_a_lease_counts_as_unwritable(unchanged: float, reads_on: bool) -> None:
     one = One()
@@ -261,7 +280,7 @@ def test_suspension_during_a_failing_read_is_not_an_outage() -> None:
     one.ann.handle(Tick(), one.clocks)
     one.ann.handle(StoreFailed(writing=False), one.clocks)
     assert one.ann.readable(one.now).keys() == {"0", "1"}, "the table is away now"
-    for wait, owns in ((2 * CYCLE - 0.1, True), (0.1, False)):
+    for wait, owns in ((2 * CYCLE - 0.1, True), (0.2, False)):
         one.now += wait
         assert bool(one.ann.readable(one.now)) is owns, "suspended since"
 
