@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from spark_ehbalance.lease_table.identity import StorageTokens
@@ -69,7 +70,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
     retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
     rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
     given: dict[str, Any] = {
-        "config": rest,
+        "config": _known(uri, rest),
         "client_options": {name: _client_value(name, value) for name, value in client.items()},
         "retry_config": _retry(retry),
     }
@@ -95,6 +96,21 @@ def _client_value(name: str, value: str) -> Any:
     if value.lower() not in (*_ON, *_OFF):
         raise ValueError(f"{name} is neither true nor false")
     return value.lower() in _ON
+
+
+def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The `options` that the storage supports. The others are dropped, because delta-rs ignores them too."""
+    known = {}
+    for name, value in options.items():
+        try:
+            alone: Any = {name: value}
+            from_url(uri, config=alone)
+        except UnknownConfigurationKeyError:
+            continue
+        except BaseError:  # an invalid value or a missing option, which the final call reports
+            pass
+        known[name] = value
+    return known
 
 
 def _retry(options: Mapping[str, str]) -> Any:
