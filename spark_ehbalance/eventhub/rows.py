@@ -196,7 +196,7 @@ def record_batch(
             others.add(system)
     return from_columns(
         schema,
-        body=lambda: arrays.from_bytes(bodies, pa.binary()),
+        body=lambda: arrays.from_texts(bodies, pa.binary()),
         partition=lambda: arrays.repeated(partition, len(bodies)),
         offset=lambda: _texts(columns[OFFSET]),
         sequenceNumber=lambda: arrays.from_integers(columns[SEQUENCE_NUMBER]),
@@ -307,7 +307,7 @@ class Maps:
         try:
             if not all(type(key) is bytes for key in self._keys):
                 raise pa.ArrowInvalid("keys of different types may have the same text")
-            keys = arrays.from_bytes(self._keys, pa.string())
+            keys = arrays.from_texts(self._keys, pa.string())
         except pa.ArrowInvalid:
             keys = self._distinct_keys()
         return pa.MapArray.from_arrays(arrays.from_numpy(np.array(self._offsets, np.int32)), keys, _texts(self._values))
@@ -353,9 +353,8 @@ def optional_text(value: Any) -> str | None:
 
 def _texts(values: list[Any]) -> pa.StringArray:
     try:
-        encoded = [value.encode() if isinstance(value, str) else value for value in values]
-        return arrays.from_bytes(encoded, pa.string())
-    except (TypeError, UnicodeEncodeError, pa.ArrowInvalid):
+        return arrays.from_texts(values, pa.string())  # bytes as well, if they are UTF-8
+    except (TypeError, UnicodeEncodeError, pa.ArrowException):
         return pa.array(map(optional_text, values), pa.string())
 
 

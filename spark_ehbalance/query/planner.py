@@ -213,8 +213,9 @@ class Planner:
         return self._engine.policy.empty_end(start, self._engine.member.table)
 
     def fix_ends(self) -> None:
-        """For `Trigger.AvailableNow`, limit reading of each owned partition to its current end, and of each other
-        partition to its end when it is first owned. The first call waits until the group has settled."""
+        """For `Trigger.AvailableNow`, limit reading of each owned partition to its end soon after this process started,
+        and of each other partition to its end when it is first owned. The first call waits until the group has settled.
+        """
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
             _LOG.warning(

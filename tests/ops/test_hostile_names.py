@@ -68,7 +68,7 @@ def test_tables_display_hostile_text_as_escapes(
     ehbalance: Command, hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "3000")
-    assert ehbalance("status", hostile).out.count(plain(HOSTILE)) == 10
+    assert ehbalance("status", hostile).out.count(plain(HOSTILE)) == 9
     assert ehbalance("history", hostile).out.count(plain(HOSTILE)) == 10
 
 
