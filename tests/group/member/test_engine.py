@@ -372,7 +372,7 @@ def test_changed_members_or_owners_trigger_balancing() -> None:
 
 @pytest.mark.parametrize(("members", "start"), [(True, Position(-1)), (False, Position(41))])
 def test_starting_position_applies_only_to_the_initial_partitions(members: bool, start: Position) -> None:
-    """Without rows of known partitions, a store cannot tell which ones are new."""
+    """If a store has no rows for known partitions, it is unknown which partitions are new."""
     one = One(0, capabilities=Capabilities(members=members))
     one.turn(balance=True, hub="01")
     one.turn(balance=True)
