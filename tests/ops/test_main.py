@@ -49,7 +49,7 @@ def test_installed_command_prints_json_and_returns_exit_codes(used: Group, tmp_p
 
 def test_emulator_rejects_a_key_as_an_argument(ehbalance: Command) -> None:
     key = "VGhlS2V5T2ZUaGVFbXVsYXRvcg=="
-    command = ("emulator", "--port", -1, "--sas-key")  # never starts
+    command = ("emulator", "--hub", "hub:0", "--sas-key")  # never starts
     assert_error(ehbalance.fails(2, *command, f"reader={key}"), "EHB_SECRET_EXPOSED", "An argument")
     missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
     assert "the key of 'RootManageSharedAccessKey' is missing or empty" in missing

@@ -106,10 +106,8 @@ class MemberEngine:
         try:
             match input:
                 case protocol.Tick():
-                    self._read_begun = now.monotonic
-                    if not self.settings.capabilities.atomic:
-                        self.query = self.query.before_read()
-                    return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
+                    read = self._begin_read(now)
+                    return read if now.monotonic >= self.due() else []
                 case protocol.GroupRead():
                     return self._group_read(input, now)
                 case protocol.PositionsResolved(positions):
@@ -243,6 +241,15 @@ class MemberEngine:
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
+    def _begin_read(self, now: Clocks) -> list[protocol.Output]:
+        self._read_begun, self.query = now.monotonic, self.query.before_read()
+        return [protocol.ReadGroup()]
+
+    @property
+    def _unread(self) -> frozenset[str]:
+        """The partitions whose checkpoints wait for another read; see `pending._progress`."""
+        return frozenset() if self.settings.capabilities.atomic else self.query.progress_during_read
+
     def _group_read(self, read: protocol.GroupRead, now: Clocks) -> list[protocol.Output]:
         """Process the table's new state and the query's reports, and decide what to write.
 
@@ -250,22 +257,25 @@ class MemberEngine:
         """
         snapshot = read.snapshot
         self._member = member = self._member.after_read(snapshot, now, self.query, self._read_begun)
-        self.query = query = self.query.after_read()
+        unread = self._unread
+        self.query = query = self.query.after_read(unread)
         self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.owned)
         leaving = self.leaving is not None
         latest_ms = self.latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         if self._stopping:
+            if unread:
+                return self._begin_read(now)
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
-        to_write = pending(member, query, self._in_batch, now, leaving=leaving)
+        to_write = pending(member, query, self._in_batch | unread, now, leaving=leaving)
         drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
         self._hang, drains = self._hang.drain(snapshot.members.get(self.author.id), drain)
         to_write += [drain] if query.leaving else drains
         self._turn = turn = _Turn(read, now, latest_ms, False, to_write)
         if not self._balances(now):
             return self._write(now)
-        if unread := self._balance(turn):
-            return [protocol.ResolvePositions(unread, latest_ms)]
+        if never_read := self._balance(turn):
+            return [protocol.ResolvePositions(never_read, latest_ms)]
         return [*self._decided(turn), *self._write(now)]
 
     def _balances(self, now: Clocks) -> bool:

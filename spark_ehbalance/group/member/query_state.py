@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.changes import Checkpoint, Outcome, Reset
@@ -73,9 +73,14 @@ class QueryState:
         """The state when the member's read begins."""
         return replace(self, progress_before_read=self.progress)
 
-    def after_read(self) -> QueryState:
-        """The state after the member's read."""
-        return replace(self, progress_since_read=False, reset_since_read=False)
+    @property
+    def progress_during_read(self) -> frozenset[str]:
+        """The partitions with progress since the member's last read began."""
+        return frozenset(p for p, progress in self.progress.items() if self.progress_before_read.get(p) != progress)
+
+    def after_read(self, unread: Collection[str] = ()) -> QueryState:
+        """The state after the member's read. The checkpoints of the partitions `unread` wait for the next one."""
+        return replace(self, progress_since_read=bool(unread), reset_since_read=False)
 
     def after_commit(self, outcome: Outcome) -> QueryState:
         """The state without the progress and resets that `outcome` accepted or rejected."""

@@ -12,7 +12,15 @@ import pytest
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Release, Renew, Transition, apply
-from spark_ehbalance.group.member.protocol import Committed, LeaveRequested, ReadGroup, Tick
+from spark_ehbalance.group.member.protocol import (
+    CommitChanges,
+    Committed,
+    GroupRead,
+    LeaveRequested,
+    ReadGroup,
+    StopRequested,
+    Tick,
+)
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
 from tests.group.member.one import One, Turn
@@ -139,3 +147,30 @@ def test_progress_is_written_before_partitions_are_released(stops: bool) -> None
     written = [output for output in (one.stop() if stops else one.turn()) if not isinstance(output, (Heartbeat, Renew))]
     assert [type(transition) for transition in written[:2]] == [Checkpoint, Release]
     assert {lease.owner for lease in one.table.leases.values()} == {None}
+
+
+def test_release_waits_until_the_last_batch_is_checkpointed() -> None:
+    one = PerLease()
+    run(one, INTERVAL)
+    one.reserve("0", "1")
+    one.ann.handle(LeaveRequested(), one.clocks)
+    one.ann.handle(Tick(), one.clocks)  # a read begins
+    one.finish(7, "0", "1")
+    kinds = [[type(x) for x in one.end(One.begin(one)) if isinstance(x, Checkpoint | Release)]]
+    one.now = one.ann.due()
+    kinds.append([type(x) for x in One.end(one, one.begin()) if isinstance(x, Checkpoint | Release)])
+    assert kinds == [[], [Checkpoint, Checkpoint, Release, Release]]
+
+
+def test_last_commit_contains_the_progress_of_a_batch_that_finished_during_a_read() -> None:
+    one = PerLease()
+    run(one, INTERVAL)
+    one.ann.handle(Tick(), one.clocks)
+    one.finish(7, "0", "1")
+    one.ann.handle(StopRequested(), one.clocks)
+    read = GroupRead(one.table, tuple(one.table.leases), None)
+    assert one.ann.handle(read, one.clocks) == [ReadGroup()]
+    (commit,) = one.ann.handle(read, one.clocks)
+    assert isinstance(commit, CommitChanges)
+    assert {x.partition for x in commit.changes if isinstance(x, Checkpoint)} == {"0", "1"}
+    assert {x.partition for x in commit.changes if isinstance(x, Release)} == {"0", "1"}
