@@ -200,9 +200,7 @@ def record_batch(
         partition=lambda: arrays.repeated(partition, len(bodies)),
         offset=lambda: _texts(columns[OFFSET]),
         sequenceNumber=lambda: arrays.from_integers(columns[SEQUENCE_NUMBER]),
-        enqueuedTime=lambda: arrays.from_integers(
-            [time * 1000 if time else None for time in columns[ENQUEUED_TIME]]
-        ).view(TIME),
+        enqueuedTime=lambda: _times(columns[ENQUEUED_TIME]),
         publisher=lambda: _texts(columns[PUBLISHER]),
         partitionKey=lambda: _texts(columns[PARTITION_KEY]),
         properties=own.column,
