@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from spark_ehbalance.errors import StoreReplacedError
 from spark_ehbalance.group.changes import Checkpoint, Drain, Heartbeat, RequestHandover
-from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.model import Lease, Member, MemberLoad
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta.store import DeltaStore
@@ -45,6 +45,16 @@ def test_lease_details_have_the_stored_names() -> None:
         "stalled": 2,
     }
     assert snapshot(rows, 0).leases == {"0": lease}
+
+
+def test_load_written_by_an_earlier_process_is_read() -> None:
+    member = Member("ann", "1", 1, load=MemberLoad(1.0, 2.0, 3.0))
+    rows = to_table(replace(Snapshot(GROUP), members={"ann": member}))
+    at = rows["kind"].to_pylist().index("member")
+    details = rows["details"].to_pylist()
+    details[at] = details[at].replace('"batch_seconds":3.0', '"batch_seconds":3.0,"cpu":0.5')
+    assert '"cpu"' in details[at]
+    assert snapshot(rows.set_column(7, "details", pa.array(details)), 0).members == {"ann": member}
 
 
 def test_delta_rs_reads_rows_during_commits_and_clean_ups(uri: str, mine: DeltaStore) -> None:

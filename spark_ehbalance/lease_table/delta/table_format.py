@@ -222,6 +222,8 @@ def _member_row(member: Member) -> _Row:
 def _member(row: Any) -> Member:
     _, id, _, _, _, renewed_at, host, details = row
     load, state = details.pop("load"), MemberState(details.pop("state"))
+    if load is not None:
+        load.pop("cpu", None)  # written by earlier processes, which may belong to the same group
     measured = None if load is None else MemberLoad(**load)
     return Member(id=id, host=host, renewed_at_ms=renewed_at // 1000, state=state, load=measured, **details)
 
