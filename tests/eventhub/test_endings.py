@@ -203,6 +203,20 @@ def test_sending_waits_for_credit(service: Service, monkeypatch: pytest.MonkeyPa
     assert (service.batches, sender.unanswered) == ([], [])
 
 
+def test_token_is_renewed_between_batches(service: Service) -> None:
+    """The hub acknowledges the token's message on the same session, which numbers all messages."""
+    sender = Sender(service.connection, "0")
+    sender.most_bytes(Deadline(30.0))
+    authenticator = sender._producer._handler._cbs_authenticator
+    old, authenticator._refresh_window = authenticator._expires_on, float("inf")
+    payloads = [bytes(100_000) for _ in range(5)]
+    sender.send(window := [EncodedBatch(1, payload) for payload in payloads], Deadline(30.0))
+    assert (window, service.batches, sender.unanswered) == ([], payloads, [])
+    assert authenticator._refresh_window < old, "the token was renewed"
+    assert authenticator._mgmt_link._request_link._pending_deliveries == []
+    sender.close()
+
+
 @pytest.mark.parametrize(
     ("condition", "raised"),
     [

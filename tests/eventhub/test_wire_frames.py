@@ -10,13 +10,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from azure.eventhub._pyamqp._decode import decode_frame
 
 from spark_ehbalance.emulator.amqp import codec
 from spark_ehbalance.emulator.amqp import frames as server
-from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, ULong
+from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, UInt, ULong
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub.client_errors import TransientError
@@ -174,26 +175,82 @@ def test_hostile_peer_costs_neither_memory_nor_time(
     assert peak() < 32 << 20
 
 
-def test_has_frame_finds_a_buffered_frame() -> None:
-    """The socket has no more data to read."""
+@pytest.fixture
+def pair() -> Iterator[tuple[FrameReader, socket.socket]]:
+    """A reader, and the socket of its peer."""
     ours, peer = socket.socketpair()
     with ours, peer:
         ours.settimeout(10)
-        reader = FrameReader(SimpleNamespace(sock=ours, socket_lock=threading.Lock(), write=ours.sendall), 512)
-        assert not reader.has_frame()
-        empty = frame(b"")
-        peer.sendall(empty + empty + empty[:5])
-        for _ in range(2):
-            assert reader.has_frame()
-            assert reader.receive_frame() == (0, (1, b"EMPTY"))
-        assert not reader.has_frame()
-        peer.sendall(empty[5:])
+        yield FrameReader(SimpleNamespace(sock=ours, socket_lock=threading.Lock(), write=ours.sendall), 512), peer
+
+
+def disposition(*fields: Any) -> bytes:
+    return frame(codec.encode(Described(ULong(0x15), list(fields))))
+
+
+ACCEPTED = Described(ULong(0x24), [])
+REJECTED = Described(ULong(0x25), [None])
+
+#: Dispositions that accept one delivery, and its number.
+TAKEN = {
+    "smallest": (disposition(True, UInt(0), None, True, ACCEPTED), 0),
+    "short": (disposition(True, UInt(7), UInt(7), True, ACCEPTED, None), 7),
+    "long": (disposition(True, UInt(0x01020304), UInt(0x01020304), True, ACCEPTED, False), 0x01020304),
+    "a list that is not empty": (frame(b"\x00\x53\x15\xc0\x0b\x05\x41\x52\x09\x40\x41\x00\x53\x24\xc0\x01\x00"), 9),
+}
+LEFT = {
+    "rejected": disposition(True, UInt(7), None, True, REJECTED),
+    "several": disposition(True, UInt(7), UInt(8), True, ACCEPTED),
+    "not settled": disposition(True, UInt(7), None, False, ACCEPTED),
+    "by a sender": disposition(False, UInt(7), None, True, ACCEPTED),
+    "empty": frame(b""),
+    "larger than its fields": frame(TAKEN["short"][0][8:] + b"\x40"),
+}
+
+
+@pytest.mark.parametrize("other", LEFT.values(), ids=LEFT)
+def test_acceptances_are_taken_up_to_another_frame(pair: tuple[FrameReader, socket.socket], other: bytes) -> None:
+    reader, peer = pair
+    numbers = [number for _, number in TAKEN.values()]
+    for data, number in TAKEN.values():
+        assert decoded(data) == (0x15, [True, number, ANY, True, {"accepted": []}, ANY]), "as the client handles it"
+    peer.sendall(b"".join(data for data, _ in TAKEN.values()) + other + TAKEN["short"][0])
+    assert reader.has_frame(waits=True)
+    assert reader.take_accepted() == numbers
+    assert reader.take_accepted() == []
+    assert reader.receive_frame() == (0, decoded(other))
+    assert reader.take_accepted() == [7]
+    assert not reader.has_frame()
+
+
+def test_incomplete_acceptance_is_left(pair: tuple[FrameReader, socket.socket]) -> None:
+    reader, peer = pair
+    data, number = TAKEN["long"]
+    peer.sendall(data[:-1])
+    assert not reader.has_frame()
+    assert reader.take_accepted() == []
+    peer.sendall(data[-1:])
+    assert reader.has_frame()
+    assert reader.take_accepted() == [number]
+
+
+def test_has_frame_finds_a_buffered_frame(pair: tuple[FrameReader, socket.socket]) -> None:
+    """The socket has no more data to read."""
+    reader, peer = pair
+    assert not reader.has_frame()
+    empty = frame(b"")
+    peer.sendall(empty + empty + empty[:5])
+    for _ in range(2):
         assert reader.has_frame()
+        assert reader.receive_frame() == (0, (1, b"EMPTY"))
+    assert not reader.has_frame()
+    peer.sendall(empty[5:])
+    assert reader.has_frame()
+    reader.receive_frame()
+    assert not reader.broken
+    peer.close()
+    reader.write(empty)
+    assert reader.broken, "the reason is read first"
+    assert reader.has_frame(), "it would raise"
+    with pytest.raises(ConnectionError):
         reader.receive_frame()
-        assert not reader.broken
-        peer.close()
-        reader.write(empty)
-        assert reader.broken, "the reason is read first"
-        assert reader.has_frame(), "it would raise"
-        with pytest.raises(ConnectionError):
-            reader.receive_frame()

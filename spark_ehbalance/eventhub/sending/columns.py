@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
@@ -273,9 +273,10 @@ class RowEncoder:
         if columns.partition is not None:
             texts = batch.column(columns.partition).cast(pa.string()).to_pylist()
             partitions = (None if text is None else TEXT_SALT + text for text in texts)
-        numbers: dict[tuple[str | None, bytes], int] = {}
-        rows = zip(partitions, keys, range(batch.num_rows), strict=False)
-        codes = np.array([numbers.setdefault((partition, key), len(numbers)) for partition, key, _ in rows])
+        numbers = defaultdict[tuple[str | None, bytes], int]()
+        numbers.default_factory = numbers.__len__
+        rows = zip(partitions, keys, strict=False)
+        codes = np.fromiter(map(numbers.__getitem__, rows), np.int64, batch.num_rows)
         self._ids = ()
         groups, wrong = list[_Group](), dict[int, str]()
         for number, (partition, salted) in enumerate(numbers):

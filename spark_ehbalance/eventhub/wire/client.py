@@ -98,13 +98,13 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
 
 def check_open(connection: Any, session: Any, link: Any) -> None:
     """Raise the error that ended the client's connection, session or link."""
-    from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
-
     state = link.get_state()  # raises the link's error, which may have ended the connection
     if connection._error:
         raise connection._error
     states = (connection.state.name, session.state.name, state.name)
     if states != ("OPENED", "MAPPED", "ATTACHED"):
+        from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
+
         raise AMQPConnectionError(
             condition=ErrorCondition.ConnectionCloseForced,
             description=f"The connection, session and link are {', '.join(states)}.",

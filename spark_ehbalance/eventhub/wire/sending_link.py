@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
 from spark_ehbalance.eventhub.wire.encoder import EncodedBatch, transfer_frames
+from spark_ehbalance.eventhub.wire.frames import FrameReader
 
 _ID_MASK = 0xFFFFFFFF
 
@@ -77,9 +78,8 @@ class SendingLink:
                     more and not reader.broken and self._handler.client_ready()
                 ):  # do not write while the token is being renewed
                     more, waits = self._write(frames)
-                if waits or reader.has_frame():
-                    # a hub usually acknowledges each batch in its own frame
-                    self._connection.listen(batch=1 if more else max(1, len(self._waiting)))
+                if (reader.has_frame(waits=waits) or waits) and not self._take_accepted(reader):
+                    self._connection.listen()
                 if self._connection._error:
                     deadline.check()  # raises TimeoutError if the deadline cut off the connection
                 check_open(self._connection, self._session, self._link)
@@ -143,6 +143,20 @@ class SendingLink:
             self._send_flow(fields)
         finally:
             self._session.next_outgoing_id = batches
+
+    def _take_accepted(self, reader: FrameReader) -> bool:
+        """Handle received acknowledgements without the client: a hub usually sends one per batch, in its own frame.
+        Returns whether there were any."""
+        numbers = reader.take_accepted()
+        for number in numbers:
+            fields: list[Any] = [True, number, None, True, {"accepted": []}, None]
+            if number in self._waiting:
+                self._answered(fields)
+            else:
+                self._session._incoming_disposition(fields)  # of a token
+        if numbers:
+            self._connection._last_frame_received_time = time.time()
+        return bool(numbers)
 
     def _answered(self, fields: list[Any]) -> None:
         """Handle a disposition in place of the client's link. The client also passes on dispositions of the peer's own
