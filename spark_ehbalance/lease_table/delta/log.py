@@ -152,7 +152,7 @@ def own_add(content: bytes, table: str) -> dict[str, Any] | None:
     """The `add` of a commit that this store made to the table with id `table`; None for any other commit. Raises
     `ValueError`."""
     actions = actions_of(content)
-    return actions[-1] if "add" in actions[-1] and _information(actions).get(_TABLE) == table else None
+    return actions[-1] if "add" in actions[-1] and _table_of(actions) == table else None
 
 
 def data_change(content: bytes, files: list[str]) -> str | None:
@@ -169,6 +169,16 @@ def data_change(content: bytes, files: list[str]) -> str | None:
 def was_written_by(token: str, content: bytes) -> bool:
     """Whether the author with this token wrote the log file."""
     return _information(actions_of(content)).get(_TOKEN) == token
+
+
+def _table_of(actions: Iterable[dict[str, Any]]) -> str | None:
+    """The id of the table to which this store made the commit; None for another program's commit."""
+    information = _information(actions)
+    if information.get("engineInfo") != _ENGINE:
+        return None
+    # Earlier processes did not write the id in a table's first commit, which contains it as metadata.
+    created = next((action["metaData"]["id"] for action in actions if "metaData" in action), None)
+    return information.get(_TABLE, created)
 
 
 def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
