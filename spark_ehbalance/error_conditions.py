@@ -34,7 +34,7 @@ CONDITIONS = {
         "OptionError",
         "{option} is not an option of {where}{hint}.",
         "[Options](options.md) and [Writing](writing.md) list all options; [Migration](migration.md) lists the "
-        "options of other sources.",
+        "options of other sources, and the [changelog](../CHANGELOG.md) those that were removed.",
     ),
     "EHB_OPTION_NOT_APPLICABLE": Condition("OptionError", "{option} cannot be set here: {reason}."),
     "EHB_OPTIONS_CONFLICT": Condition("OptionError", "{options} cannot be combined: {reason}."),
