@@ -26,7 +26,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.wire.frames import FrameReader, decoded
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
-from spark_ehbalance.eventhub.wire.values import MalformedError
+from spark_ehbalance.eventhub.wire.values import MalformedError, decode
 from spark_ehbalance.query.options import stream_options
 from tests.eventhub.receiving import address_of, reading
 from tests.proxy import HttpProxy
@@ -54,7 +54,19 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no performative": (frame(b"\x40\x53\x13\xd0" + struct.pack(">II", 4, HUGE)), "not begin with a performative"),
     "fields that are no list": (frame(b"\x00\x53\x13\x45\x00\x01" + array(HUGE)), ""),
     "nested values": (frame(b"\x00\x53\x10" + b"\xc0\x02\x01" * 3000), "invalid AMQP"),
+    "deliveries": (
+        server.encode_frame(0, server.Disposition(True, 7, 2**32 - 1, True, server.ACCEPTED)),
+        "too many deliveries",
+    ),
 }
+
+#: Dispositions whose fields have the wrong type, which raised the error for an unsupported version of the client.
+MISTYPED = [
+    server.Disposition(True, 7, None, True, 5),
+    server.Disposition(True, 7, None, True, [5]),
+    server.Disposition(True, 7, None, True, Described(ULong(0x25), [5])),
+    server.Disposition(True, 7, None, True, Described(ULong(0x25), {"a": 1})),
+]
 
 
 @pytest.fixture
@@ -74,6 +86,21 @@ def test_hostile_frames_are_rejected_without_allocating(what: str, peak: Callabl
         with pytest.raises(MalformedError, match=reason):
             decoded(sent)
     assert peak() < 4 << 20
+
+
+@pytest.mark.parametrize("performative", MISTYPED)
+def test_mistyped_dispositions_are_rejected(performative: server.Disposition) -> None:
+    with pytest.raises(MalformedError, match="invalid AMQP"):
+        decoded(server.encode_frame(0, performative))
+
+
+def test_omitted_fields_of_an_error_do_not_change_later_lists() -> None:
+    """All empty lists are one object. After such a rejection, events with empty lists contained nulls."""
+    assert decode(b"\x45", 0) == ([], 1)
+    rejected, closed = b"\x15\xc0\x09\x05\x41\x43\x40\x41\x00\x53\x25\x45", b"\x18\xc0\x05\x01\x00\x53\x1d\x45"
+    assert decoded(frame(b"\x00\x53" + rejected))[1][4] == {"rejected": [None]}
+    assert decoded(frame(b"\x00\x53" + closed))[1] == [[None] * 3]
+    assert decode(b"\x45", 0) == ([], 1)
 
 
 SOUND = [
@@ -254,3 +281,14 @@ def test_has_frame_finds_a_buffered_frame(pair: tuple[FrameReader, socket.socket
     assert reader.has_frame(), "it would raise"
     with pytest.raises(ConnectionError):
         reader.receive_frame()
+
+
+def test_error_found_by_has_frame_is_raised(pair: tuple[FrameReader, socket.socket]) -> None:
+    """A socket reports a reset once, and a websocket the peer's close frame; later reads find the end of the stream."""
+    reader, peer = pair
+    reader.write(b"unread data makes the peer reset the connection")
+    peer.close()
+    assert reader.has_frame(waits=True)
+    for _ in range(2):
+        with pytest.raises(ConnectionResetError):
+            reader.receive_frame()

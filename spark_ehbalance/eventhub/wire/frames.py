@@ -39,6 +39,9 @@ _ACCEPTED = re.compile(
     rb"(?:\x45|\xc0\x01\0)[\x40-\x42]?"
 )
 
+#: Maximum number of deliveries that a disposition may name: the client lists them all.
+_MAX_SETTLED = 1 << 16
+
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
@@ -81,29 +84,33 @@ def decoded(frame: bytes) -> tuple[int, Any]:
             raise ValueError("it does not begin with a performative")
         code = frame[start + 2]
         fields, positions = fields_of(frame, start + 3)
-        _fill(fields, _FIELDS.get(code, 0))
+        fields = _filled(fields, _FIELDS.get(code, 0))
         for index, default in _DEFAULTS.get(code, {}).items():
             fields[index] = default if fields[index] is None else fields[index]
         if code == _DISPOSITION:
-            if fields[_STATE] is not None and frame[positions[_STATE]] == 0:
+            _, first, last, _, state, _ = fields
+            if len(range(first, (first if last is None else last) + 1)) > _MAX_SETTLED:
+                raise ValueError("it settles too many deliveries")
+            if state is not None:
+                if frame[positions[_STATE]] != 0:
+                    raise ValueError("its state is not an outcome")
                 descriptor, _ = decode(frame, positions[_STATE] + 1)
                 if descriptor == _REJECTED:
-                    _fill(fields[_STATE], 1)
-                    _fill(fields[_STATE][0], _ERROR_FIELDS)
-                fields[_STATE] = {_OUTCOMES.get(descriptor): fields[_STATE]}
+                    state = _filled(state, 1)
+                    state[0] = _filled(state[0], _ERROR_FIELDS)
+                fields[_STATE] = {_OUTCOMES.get(descriptor): state}
         elif code == TRANSFER:
             fields.append(memoryview(frame)[positions[-1] :])
         elif code in _WITH_ERROR:
-            _fill(fields[-1], _ERROR_FIELDS)
+            fields[-1] = _filled(fields[-1], _ERROR_FIELDS)
     except MALFORMED as error:
         raise MalformedError(f"an invalid AMQP frame: {error}") from error
     return code, fields
 
 
-def _fill(fields: Any, count: int) -> None:
-    """If `fields` is a list, append the omitted nulls to it."""
-    if isinstance(fields, list):
-        fields += [None] * (count - len(fields))
+def _filled(fields: Any, count: int) -> Any:
+    """A copy of the list `fields` with the omitted nulls; None for None. Raises TypeError for anything else."""
+    return fields if fields is None else fields + [None] * (count - len(fields))
 
 
 class FrameReader:
@@ -117,6 +124,7 @@ class FrameReader:
         self.broken = False
         self._source: Source | None = None
         self._data = bytearray()  # received bytes that have not been returned yet
+        self._failure: Exception | None = None  # found by `has_frame`: a socket reports its error only once
 
     def takeover_state(self) -> tuple[Source, bytes] | None:
         """The source, and the bytes after the last frame, for the reader that takes over; None if no frame was read."""
@@ -151,7 +159,8 @@ class FrameReader:
         with self._transport.socket_lock:
             try:
                 return self._read(self._timeout() if waits else 0.0) is not None
-            except (OSError, MalformedError):
+            except (OSError, MalformedError) as error:
+                self._failure = error
                 return True
 
     def take_accepted(self) -> list[int]:
@@ -185,6 +194,8 @@ class FrameReader:
     def _read(self, wait: float | None) -> int | None:
         """Read the next frame into `_data`. Returns its size, or None if the frame is still incomplete after `wait`
         seconds."""
+        if self._failure is not None:
+            raise self._failure
         if self._source is None:
             self._source = source_of(self._transport)
         deadline = None if wait is None else time.monotonic() + wait
