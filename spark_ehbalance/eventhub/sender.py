@@ -25,6 +25,9 @@ from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 #: Timeout of the client's socket in seconds: the client's default.
 _SOCKET_TIMEOUT = 0.2
 
+#: Maximum size of a value in AMQP, in bytes. A peer without a limit reports more.
+_LARGEST = (1 << 32) - 1
+
 
 class Sender:
     """Sends to a partition, or to the hub if `partition` is None. Connects on the first call. Only one thread may use
@@ -46,7 +49,7 @@ class Sender:
         """Maximum size of a batch, in bytes."""
         with self._errors():
             self._opened(deadline)
-            return int(self._producer._max_message_size_on_link)
+            return min(int(self._producer._max_message_size_on_link), _LARGEST)
 
     @property
     def unanswered(self) -> list[EncodedBatch]:

@@ -7,6 +7,7 @@ issues.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -215,6 +216,44 @@ def test_token_is_renewed_between_batches(service: Service) -> None:
     assert authenticator._refresh_window < old, "the token was renewed"
     assert authenticator._mgmt_link._request_link._pending_deliveries == []
     sender.close()
+
+
+def test_sender_without_the_tokens_link_fails_immediately(service: Service) -> None:
+    """The client would wait for the token until the deadline."""
+    sender = Sender(service.connection, "0")
+    sender.most_bytes(Deadline(60.0))
+    error = AmqpError("amqp:link:detach-forced", FORCED)
+
+    def detach() -> None:
+        session = service.attached[0].session
+        for link in session.links():
+            if not isinstance(link.endpoint, HubEndpoint):
+                link.detach(error)
+        session.connection.flush()
+
+    service.emulator._on_loop(detach)
+    sender.send([EncodedBatch(1, b"sent before the detach is read")], Deadline(60.0))
+    started = time.monotonic()
+    with pytest.raises(TransientError, match="IdleTimerExpired"):
+        sender.send([EncodedBatch(1, b"x")], Deadline(60.0))
+    assert time.monotonic() - started < 20
+    assert (len(service.batches), sender.unanswered) == (1, [])
+
+
+def test_heartbeats_are_sent_between_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A steady stream of acknowledgements delayed them until the hub closed the connection as idle."""
+    received = []
+
+    def later(endpoint: PublisherEndpoint, _: bytes, __: int, number: int | None) -> None:
+        received.append(number)
+        asyncio.get_running_loop().call_later(0.15 * len(received), endpoint._settle_and_flush, number, ACCEPTED)
+
+    monkeypatch.setattr(PublisherEndpoint, "on_message", later)
+    with Emulator({HUB: 1}, idle_timeout=1.0) as emulator:
+        sender = Sender(hub_options(emulator).connection, "0")
+        sender.send(window := [EncodedBatch(1, b"%d" % number) for number in range(20)], Deadline(30.0))
+        sender.close()
+    assert (window, len(received)) == ([], 20)
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,15 @@ class SendingLink:
                     more and not reader.broken and self._handler.client_ready()
                 ):  # do not write while the token is being renewed
                     more, waits = self._write(frames)
-                if (reader.has_frame(waits=waits) or waits) and not self._take_accepted(reader):
+                elif more and not self._waiting:
+                    for link in self._session.links.values():
+                        link.get_state()  # without the token's link, the client would never be ready
+                if reader.has_frame(waits=waits) and not self._take_accepted(reader):
                     self._connection.listen()
                 if self._connection._error:
                     deadline.check()  # raises TimeoutError if the deadline cut off the connection
                 check_open(self._connection, self._session, self._link)
+                self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due
 
     @contextlib.contextmanager
     def _blocking_writes(self) -> Iterator[None]:

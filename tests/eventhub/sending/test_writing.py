@@ -17,6 +17,7 @@ from azure.eventhub._client_base import ConsumerProducerMixin
 
 from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
+from spark_ehbalance.emulator.endpoints import HubEndpoint
 from spark_ehbalance.emulator.partition_keys import partition_for_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import client_errors, metadata, sender, service_errors
@@ -155,6 +156,13 @@ def test_largest_event_of_azures_client_is_sent(event_hub: EventHub, write: Call
     assert [event.body == largest for event in event_hub.events()] == [True, True]
     with raises(UnsendableEventError, "EHB_ROW_UNSENDABLE", problem=re.compile("the event has 1,048,577 bytes")):
         write([{"body": largest + b"x"}])
+
+
+def test_hub_without_a_size_limit_is_supported(
+    event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HubEndpoint, "max_message_size", (1 << 64) - 1)
+    assert write([{"body": b"x"}]).events == len(event_hub.events()) == 1
 
 
 def test_too_large_row_prevents_sending(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
