@@ -60,6 +60,11 @@ class _Writing:
             "%s finished: hub=%s events=%d bytes=%d batches=%d resent=%d throttled=%d",
             what, self.options.connection.hub_name, sent.events, sent.bytes, sent.batches, sent.again, sent.busy,
         )  # fmt: skip
+        if sent.again:
+            _LOG.warning(
+                "%s: %d batches were sent again after a missing acknowledgement; their events may be in %s twice",
+                what, sent.again, self.options.connection.hub_name,
+            )  # fmt: skip
         if sent.skipped:
             _LOG.warning(
                 "%s: %d rows were not sent to %s (onUnsendable=skip). The first was skipped because %s",

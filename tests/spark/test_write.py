@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.eventhub.sending.writing import SendResult
 from spark_ehbalance.spark import writer
 from tests.spark.conftest import HUB
 
@@ -114,3 +115,13 @@ def test_rows_are_converted_to_arrow_batches(
     assert {(bytes(row.body), row.properties["n"]) for row in found} == {
         (b"%d" % number, f"[{48 + number}]") for number in range(5)
     }
+
+
+def test_resent_batches_are_reported_by_default(connection: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    written = writer.batch_writer(write_options(connection), StructType().add("body", "binary"), overwrite=False)
+    written.commit([writer.TaskDone(SendResult(events=9, again=again)) for again in (0, 2, 1)])
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert warning.startswith("Write: 3 batches were sent again")
+    caplog.clear()
+    written.commit([writer.TaskDone(SendResult(events=9))])
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
