@@ -232,12 +232,11 @@ def test_sender_without_the_tokens_link_fails_immediately(service: Service) -> N
         session.connection.flush()
 
     service.emulator._on_loop(detach)
-    sender.send([EncodedBatch(1, b"sent before the detach is read")], Deadline(60.0))
     started = time.monotonic()
     with pytest.raises(TransientError, match="IdleTimerExpired"):
         sender.send([EncodedBatch(1, b"x")], Deadline(60.0))
     assert time.monotonic() - started < 20
-    assert (len(service.batches), sender.unanswered) == (1, [])
+    assert (service.batches, sender.unanswered) == ([], [])
 
 
 def test_heartbeats_are_sent_between_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +294,8 @@ def test_all_attempts_share_a_deadline(silent: bool, way: dict[str, str], monkey
         options = {"connectionString": emulator.connection_string(HUB), "sendTimeout": "3 s", **way}
         options["customEndpointAddress"] = f"localhost:{port}"
         rows = pa.RecordBatch.from_pylist([{"body": b"%d" % number, "key": f"{number}"} for number in range(10)])
-        with raises(HubUnavailableError, "EHB_SEND_TIMEOUT", timeout=3.0):
+        where = f"Event hub 'hub' at localhost:{emulator.port}"
+        with raises(HubUnavailableError, "EHB_SEND_TIMEOUT", where=where, timeout=3.0):
             WriteTask(write_options(options), SinkColumns(0, key=1), LinkPool()).write([rows])
     assert silent or 10 < len(refusals) <= 20
 

@@ -30,7 +30,7 @@ from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Events, RowEncoder, SinkColumns, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.service_errors import busy_wait
+from spark_ehbalance.eventhub.service_errors import busy_wait, hub_text
 from spark_ehbalance.eventhub.wire.encoder import EncodedBatch, Keyed, windows
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.text import logger
@@ -276,12 +276,15 @@ class WriteTask:
                 pause = max(_PAUSES[0], min(2 * pause, _PAUSES[1], left / 2))
                 if pause >= left:
                     raise self._timeout(target, error) from error
-                _LOG.info("Batch not sent, retrying: partition=%s reason=%s", target, describe(error))
+                _LOG.info(
+                    "Attempt failed, retrying: hub=%s partition=%s reason=%s",
+                    self._options.connection.hub_name, target, describe(error),
+                )  # fmt: skip
                 self._stop.wait(pause)
         raise _Stopped
 
     def _timeout(self, target: str | None, error: Exception) -> HubUnavailableError:
-        where = f"Event hub {self._options.connection.hub_name}" if target is None else f"Partition {target}"
+        where = hub_text(self._options.connection.namespace, self._options.connection.hub, target)
         return HubUnavailableError(
             "EHB_SEND_TIMEOUT", where=where, timeout=self._options.send_timeout, reason=describe(error)
         )

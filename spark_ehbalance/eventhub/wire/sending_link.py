@@ -72,6 +72,9 @@ class SendingLink:
         self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline
         frames, more, reader = self._frames(tuple(window)), True, self._connection._transport.frames
         with cut_off_at(lambda: deadline.attempt_end, lambda: self._connection), self._blocking_writes():
+            while reader.has_frame():  # a batch sent on a link that the peer has already ended would count as resent
+                self._connection.listen()
+                self._check()
             while more or self._waiting:
                 waits = True
                 if (
@@ -83,10 +86,14 @@ class SendingLink:
                         link.get_state()  # without the token's link, the client would never be ready
                 if reader.has_frame(waits=waits) and not self._take_accepted(reader):
                     self._connection.listen()
-                if self._connection._error:
-                    deadline.check()  # raises TimeoutError if the deadline cut off the connection
-                check_open(self._connection, self._session, self._link)
+                self._check()
                 self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due
+
+    def _check(self) -> None:
+        """Raise the error that ended the link; TimeoutError if the deadline cut off the connection."""
+        if self._connection._error:
+            self._deadline.check()
+        check_open(self._connection, self._session, self._link)
 
     @contextlib.contextmanager
     def _blocking_writes(self) -> Iterator[None]:
