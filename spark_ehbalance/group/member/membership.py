@@ -194,9 +194,12 @@ class Membership:
         if not self.joined:
             return member
         self._check_fence(snapshot)
-        row = snapshot.members.get(self.author.id)
+        row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         drained = row is not None and row.state is MemberState.LEAVING
-        return replace(member, read_state=replace(member.read_state, drained=drained))._with_leases(snapshot, now)
+        member = replace(member, read_state=replace(member.read_state, drained=drained))
+        if record is not None and record.run == self.author.incarnation:  # an unanswered commit may have joined again
+            member = replace(member, commit_state=replace(member.commit_state, start=record.start))
+        return member._with_leases(snapshot, now)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
         table, found = self.group_state.table, snapshot.table

@@ -25,7 +25,15 @@ from spark_ehbalance.group.changes import (
 )
 from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.membership import Clocks, OwnedLease, OwnedLeases
-from spark_ehbalance.group.member.protocol import Committed, Fail, GroupRead, ReadGroup, StoreFailed, Tick
+from spark_ehbalance.group.member.protocol import (
+    Committed,
+    Fail,
+    GroupRead,
+    ReadGroup,
+    StopRequested,
+    StoreFailed,
+    Tick,
+)
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
 from spark_ehbalance.group.position import Position
@@ -76,6 +84,27 @@ def test_member_whose_row_or_record_is_gone_joins_again(lost: str) -> None:
     one.replace_table(replace(one.table, **{lost: {}}))
     assert isinstance(one.turn()[0], Join)
     assert (one.table.members.keys(), one.table.queries.keys()) == ({"ann"}, {"l"})
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_member_that_joined_again_without_an_answer_leaves(acknowledged: bool) -> None:
+    """Others had declared it dead. Joining again is another start of the query, and its commit was not answered."""
+    one = One(lineage="l")
+    one.turn()
+    one.replace_table(replace(one.table, members={}))
+    one.others(*one.begin().transitions)
+    one.ann.handle(StoreFailed(writing=True), one.clocks)
+    one.now += PAUSE
+    if acknowledged:
+        one.stop()
+    else:
+        one.stopping = True
+        one.ann.handle(StopRequested(), one.clocks)
+        one.others(*one.begin().transitions)
+        one.ann.handle(StoreFailed(writing=True), one.clocks)
+        one.now += PAUSE
+        one.end(one.begin())
+    assert (one.table.members, one.table.queries["l"].run) == ({}, "")
 
 
 @pytest.mark.parametrize("found", ["second", "another"])
