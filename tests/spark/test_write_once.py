@@ -518,6 +518,10 @@ def test_events_from_a_recreated_hub_are_an_error(
 ) -> None:
     fill(hub, 5)
     run_available(spark, options, tmp_path, process=once(target))
+    # Tables of earlier versions contain these identifiers. With other ones, events would be written again.
+    table, source = DeltaTable(target), f"localhost:{hub.port}/{HUB}"
+    assert [table.transaction_version(f"ehb/{source}/{partition}") for partition in range(8)] == [5] * 8
+    assert table.transaction_version(f"ehb-created/{source}")
     hub.delete_hub(HUB)
     hub.add_hub(HUB, 8)
     fill(hub, 8)  # beyond the marks
