@@ -25,12 +25,13 @@ from spark_ehbalance.emulator.amqp.frames import (
     Detach,
     End,
     Flow,
+    Transfer,
     encode_frame,
     error_field,
     rejected,
 )
 from spark_ehbalance.emulator.amqp.session import IncomingLink, Link, OutgoingLink, Session
-from spark_ehbalance.emulator.endpoints import HubEndpoint, PublisherEndpoint, RequestEndpoint
+from spark_ehbalance.emulator.endpoints import HubEndpoint, PublisherEndpoint, RequestEndpoint, ResponseEndpoint
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
 from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, ServerBusyError, TransientError
 from spark_ehbalance.eventhub.metadata import HubMetadata
@@ -237,6 +238,24 @@ def test_sender_without_the_tokens_link_fails_immediately(service: Service) -> N
         sender.send([EncodedBatch(1, b"x")], Deadline(60.0))
     assert time.monotonic() - started < 20
     assert (service.batches, sender.unanswered) == ([], [])
+
+
+def test_endless_response_to_a_token_is_rejected(service: Service) -> None:
+    """The client would collect it in memory."""
+    sender = Sender(service.connection, "0")
+    sender.most_bytes(Deadline(30.0))
+    session = service.attached[0].session
+
+    def respond() -> None:
+        (link,) = (link for link in session.links() if isinstance(link.endpoint, ResponseEndpoint))
+        for _ in range(4):
+            part = encode_frame(session.number, Transfer(link.handle, 1, b"", 0, True, more=True), bytes(30_000))
+            session.write_transfers(part, 1)
+        session.connection.flush()
+
+    service.emulator._on_loop(respond)
+    with pytest.raises(TransientError, match="a response to a token of more than 65536 bytes"):
+        sender.send([EncodedBatch(1, b"x")], Deadline(30.0))
 
 
 def test_heartbeats_are_sent_between_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,9 @@ _ACCEPTED = re.compile(
 #: Maximum number of deliveries that a disposition may name: the client lists them all.
 _MAX_SETTLED = 1 << 16
 
+#: Maximum size in bytes of the response to a token; the service's responses have about 100.
+_MAX_RESPONSE = 1 << 16
+
 #: Bytes requested by one read.
 _READ_BYTES = 4096
 
@@ -231,6 +234,13 @@ def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
         connection._error = AMQPConnectionError(condition=condition, description=text, info=info)
 
 
+def _transfer(link: Any, transfer: Any, fields: list[Any]) -> None:
+    """Handle a transfer with the client's handler `transfer`, but limit the message that it collects."""
+    if len(link._received_payload) > _MAX_RESPONSE:
+        raise MalformedError(f"a response to a token of more than {_MAX_RESPONSE} bytes")
+    transfer(fields)
+
+
 class _Bounded:
     """Mixin for a client whose connections read with a `FrameReader`, and whose errors keep the reason why a session
     ended or a token was refused."""
@@ -259,6 +269,8 @@ class _Bounded:
             completed = token._on_execute_operation_complete
             # if there is an error condition, the client drops status and description, which contain the reason
             token._on_execute_operation_complete = lambda *answer, error_condition=None: completed(*answer[:4])
+            link = token._mgmt_link._response_link
+            link._incoming_transfer = functools.partial(_transfer, link, link._incoming_transfer)
 
 
 def _bounded(create: Any, *arguments: Any, **settings: Any) -> Any:
