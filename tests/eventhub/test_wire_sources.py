@@ -1,20 +1,25 @@
-"""Reading a websocket returns only its payload, however its frames are built and split."""
+"""Reading a websocket returns only its payload, however its frames are built and split; and the end of a connection."""
 
 from __future__ import annotations
 
 import random
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import websocket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.eventhub.wire.sources import WebSocketSource
+from spark_ehbalance.emulator.certificates import issue_certificate
+from spark_ehbalance.eventhub.wire.sources import WebSocketSource, source_of
 from spark_ehbalance.eventhub.wire.values import MalformedError
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -123,6 +128,27 @@ def test_data_before_a_close_is_read_first(peer: Peer) -> None:
     with pytest.raises(ConnectionError, match="closed the websocket with code 1001"):
         peer.read(1)
     assert peer.sent()[0] == CLOSE
+
+
+def test_data_before_the_end_of_a_tls_connection_is_read_first(tmp_path: Path) -> None:
+    """Such as acknowledgements, whose batches would be sent again, or the reason for the end."""
+    certificate = issue_certificate(tmp_path)
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate.server_file)
+    trusting = ssl.create_default_context(cafile=certificate.ca_file)
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(serving.wrap_socket, theirs, server_side=True)
+        sock = trusting.wrap_socket(ours, server_hostname="localhost")
+        peer = accepted.result()
+    with sock:
+        peer.sendall(b"the reason")
+        peer.close()
+        source, buffer = source_of(SimpleNamespace(sock=sock)), bytearray(100)
+        with memoryview(buffer) as view:
+            assert bytes(view[: source.read_into(view, 10)]) == b"the reason"
+            with pytest.raises(ConnectionError, match="the peer closed the connection"):
+                source.read_into(view, 10)
 
 
 @pytest.mark.parametrize(

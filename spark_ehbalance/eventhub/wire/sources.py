@@ -69,6 +69,9 @@ class _SocketSource:
                 sock.settimeout(0)  # a TLS record contains at most 16 KB, so all available records are read
         except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             pass
+        except OSError:
+            if not have:  # otherwise, the next read raises an error
+                raise
         finally:
             sock.settimeout(before)
         return have
