@@ -75,7 +75,11 @@ class Broker:
         """A client's link as `Receiver` uses it."""
         client = self._opened(ReceiveClient, queue, **settings)
         client._cbs_authenticator = SimpleNamespace(
-            _expires_on=float("inf"), _refresh_window=0, handle_token=bool, _on_execute_operation_complete=None
+            _expires_on=float("inf"),
+            _refresh_window=0,
+            handle_token=bool,
+            _on_execute_operation_complete=None,
+            _mgmt_link=SimpleNamespace(_response_link=SimpleNamespace(_incoming_transfer=None)),
         )
         check_usable(client, client._link)
         reader = LinkReader(client, client._link, prefetch)
