@@ -30,7 +30,7 @@ def test_past_bug_can_still_be_applied(fault: PastFault) -> None:
 
 
 def test_shrink_removes_needless_faults() -> None:
-    fault = FOUND_SOON[0]
+    fault = next(fault for fault in FOUND_SOON if fault.name.startswith("a lease counts from the end of a read"))
     plan = draw(fault.seed)
     with fault.apply():
         fewest, result = shrink(plan, play(plan))
