@@ -37,11 +37,14 @@ class LoggedBatches(NamedTuple):
 
     def progress(self) -> dict[str, Progress]:
         """The sink's progress in each partition that the checkpoint contains."""
-        others = {
-            p: Progress(position.epoch, Position.before(position.next))
-            for p, position in self.last.other_positions.items()
-        }
-        return others | self.finished_progress()
+        progress = self.finished_progress()
+        for partition, later in self.last.other_positions.items():
+            # Later than the finished batch, which may have been read again in a new epoch.
+            known, position = progress.get(partition), Position.before(later.next)
+            if known is not None and known.position.next == later.next:
+                position = known.position  # with the offset
+            progress[partition] = Progress(later.epoch, position)
+        return progress
 
     def resumed(self) -> dict[str, ResumePoint]:
         """The ranges that the earlier process was reading."""

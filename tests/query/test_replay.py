@@ -11,7 +11,7 @@ from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, QueryRecord
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
 from spark_ehbalance.query.replay import EarlierBatches, LoggedBatches, plan_replay, recover
 from tests.query.test_batch_planning import owned_lease
 
@@ -79,6 +79,19 @@ def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_chang
     assert logged.last is logged.finished
     progress, earlier = recover(logged, found, "l")
     assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)
+
+
+def test_progress_of_a_batch_that_was_read_again_is_recovered_from_the_batch_after_it() -> None:
+    """Otherwise, a query that is killed twice while the table is unwritable reads the first batch's events again."""
+    finished = StreamOffset("a", {p: OffsetRange(p, 1, 0, 9, end_offset="0-8-8") for p in "02"}, lineage="l", batch=3)
+    others = {"0": EpochPosition(2, 9), "2": EpochPosition(1, 9)}
+    unfinished = StreamOffset("a", {"1": OffsetRange("1", 1, 0, 4)}, other_positions=others, lineage="l", batch=4)
+    leases = {p: Lease(p, epoch=epoch, checkpoint=Position(-1)) for p, epoch in (("0", 2), ("1", 1), ("2", 1))}
+    found = Snapshot(
+        Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
+    )
+    progress, _ = recover(LoggedBatches(finished, unfinished), found, "l")
+    assert progress == {"0": Progress(2, Position(8, "0-8-8")), "2": Progress(1, Position(8, "0-8-8"))}
 
 
 def test_restart_after_a_reset_resumes_from_the_logged_reset() -> None:
