@@ -565,13 +565,17 @@ class Reset(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(LeaseTransition):
-    """Release a lease and keep its checkpoint."""
+    """Release a lease and keep its checkpoint. Unless `ends_tenure`, the author's next process may run an interrupted
+    batch again with the partition."""
+
+    ends_tenure: bool = False
 
     def why_invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        return replace(lease, owner=None, handover=None, renewed_at_ms=self.at_ms)
+        since = 0 if self.ends_tenure else lease.owned_since_ms
+        return replace(lease, owner=None, handover=None, renewed_at_ms=self.at_ms, owned_since_ms=since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,25 +164,28 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
     """
     by, limit = member.author, member.settings.max_owned
     own = _resumable(member, snapshot)
-    transitions = _claims(member, own, 0, at_ms)
-    if limit is not None:
+    transitions: list[Transition] = []
+    if limit is not None:  # before the claims, because pending handovers count towards the limit
         coming = [p for p, handover in snapshot.ownership.pending.items() if handover.to == by.id]
         transitions += [
             CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
             for p in coming[max(0, limit - len(own)) :]
         ]
-    return transitions
+    return transitions + _claims(member, own, 0, at_ms)
 
 
 def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> list[Transition]:
     """Claims of an earlier process's leases (`own`). Leases beyond the limit are released; `held` partitions already
-    count towards the limit."""
+    count towards the limit. A release ends the tenure, because this process runs the earlier process's batch again
+    without the partition."""
     by, limit = member.author, member.settings.max_owned
     kept = own if limit is None else own[: max(0, limit - held)]
     transitions: list[Transition] = []
     for lease in own[len(kept) :]:  # before the claims, which the limit would reject
         transitions.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
-        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+        transitions.append(
+            Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1, ends_tenure=True)
+        )
     for lease in kept:
         since = _earlier(member, lease.partition).since_ms
         claim = Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch, owned_since_ms=since)

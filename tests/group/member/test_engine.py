@@ -132,6 +132,28 @@ def test_restarted_member_keeps_to_its_limit(limit: int | None, kept: str, incom
     assert after.ownership.pending.keys() >= {"5", "6"}
 
 
+def test_restarted_member_at_its_limit_reclaims_all_released_leases_despite_a_pending_handover_to_it() -> None:
+    """A lease left in its epoch would look as if the batch that is run again had finished its range."""
+    own = [Lease(p, None, 4, checkpoint=Position(8), owned_since_ms=5) for p in "01"]
+    coming = Lease("2", "bob", 4, checkpoint=Position(8), handover=Handover("ann", 30_000))
+    ann = member(max_owned=2, resume=dict.fromkeys("01", ResumePoint(9, 5, 4)))
+    table = snapshot_of(("bob",), [*own, coming])
+    after = apply(table, Turn(*looked(ann, table, tuple(table.leases), Clocks(0.0, 0))).transitions).after
+    assert {lease.partition for lease in after.owned_by("ann")} == {"0", "1"}
+    assert not after.ownership.pending
+
+
+@pytest.mark.parametrize("owner", [None, "ann"], ids=["stopped", "killed"])
+def test_lease_released_beyond_the_limit_is_not_continued_by_the_next_process(owner: str | None) -> None:
+    """The batch is run again without the partition, and a sink that skips known batch numbers would skip a later run
+    with the partition."""
+    leases = [Lease(p, owner, 4, checkpoint=Position(8), owned_since_ms=5) for p in "01"]
+    table = snapshot_of((), leases)
+    ann = member(max_owned=1, resume=dict.fromkeys("01", ResumePoint(9, 5, 4)))
+    after = apply(table, Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0))).transitions).after
+    assert [(lease.owner, lease.owned_since_ms) for lease in after.leases.values()] == [("ann", 5), (None, 0)]
+
+
 @pytest.mark.parametrize(("stops", "limit"), [(False, None), (True, None), (False, 2)])
 def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops: bool, limit: int | None) -> None:
     """Otherwise, both would own it in the same epoch, and the hub could not fence the earlier process."""
