@@ -232,6 +232,12 @@ class World:
 
     def _delay_restart(self, process: Process, fault: Fault) -> None:
         process.query.down_until = max(process.query.down_until, self._end_time(fault))
+        self._change_limit(process.query, fault)
+
+    def _change_limit(self, query: Query, fault: Fault) -> None:
+        """Some queries that have a limit get another limit with the restart."""
+        if query.plan.max_owned is not None and fault.luck < 0.5:
+            query.plan = replace(query.plan, max_owned=1 + int(fault.choice * 8))
 
     def _kill(self, fault: Fault) -> None:
         for process in self._select_process(fault):
@@ -247,6 +253,7 @@ class World:
         """Kill the process. Some of its successors are suspended before they replay the batch."""
         self.note(f"{process.author.incarnation} is killed when {process.stage}")
         process.end()
+        self._change_limit(process.query, fault)
         if fault.luck > 0.5:
             process.query.next_faults["logged"] = lambda next: self._suspend_now(next, "suspended_until", fault)
 
