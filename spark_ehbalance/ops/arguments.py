@@ -16,6 +16,7 @@ from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table import backends
+from spark_ehbalance.lease_table.blob.locations import is_container
 from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.query.options import Options, checked_location, storage_options, stream_options
 from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, is_secret_name, redacted
@@ -36,9 +37,7 @@ LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease ta
 Reason = Annotated[str, typer.Option("--why", help="The reason, recorded in the history.")]
 GroupName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAMESPACE/HUB/GROUP", help="Consumer group, if LEASE_TABLE is a blob container with several."
-    ),
+    typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Consumer group, for a blob container with several."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BlobNamespace = Annotated[
@@ -150,6 +149,14 @@ class HubOptions:
             **{f"storageOptions.{name}": value for name, value in storage.by_name().items()},
         }
         return stream_options({name: value for name, value in options.items() if value is not None})
+
+
+def check_group_option(group: str | None, *locations: str) -> None:
+    """Raise `OptionError` if `--group` is given for something other than a blob container."""
+    if group is not None and not all(map(is_container, locations)):
+        raise OptionError(
+            "EHB_OPTION_NOT_APPLICABLE", option="--group", reason=f"{locations[0]} is not a blob container"
+        )
 
 
 def parse_group(text: str) -> Group:

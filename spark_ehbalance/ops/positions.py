@@ -11,7 +11,7 @@ from spark_ehbalance.errors import OptionError, StoreDamagedError, StoreError, S
 from spark_ehbalance.lease_table.blob.container import Container
 from spark_ehbalance.lease_table.blob.locations import is_container, parse_location
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
-from spark_ehbalance.ops.arguments import GroupName, StorageOptions
+from spark_ehbalance.ops.arguments import GroupName, StorageOptions, check_group_option
 from spark_ehbalance.ops.common import echo, warn
 from spark_ehbalance.query.options import checked_checkpoint, storage_options
 from spark_ehbalance.query.positions import Logs, Positions, container_positions, lease_table_positions, query_positions
@@ -52,6 +52,7 @@ def _read(
 ) -> Positions:
     if len(sources) == 1 and is_container(sources[0]):
         return _read_container(sources[0], storage, group)
+    check_group_option(group, *sources)
     checkpoints: dict[str, Logs] = {}
     for source in sources:
         location = checked_checkpoint(source, "SOURCE")

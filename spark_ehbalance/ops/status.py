@@ -18,7 +18,7 @@ from spark_ehbalance.group.defaults import LEASE_DURATION
 from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.lease_table.viewer import Viewer
-from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, parse_group
+from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, check_group_option, parse_group
 from spark_ehbalance.ops.common import change_text, console, table, wrapped
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.text import age
@@ -49,6 +49,10 @@ def status(
     if watch and (as_json or partition is not None):
         options = f"--watch and {'--json' if as_json else '--partition'}"
         raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason="--watch shows the whole group as text")
+    if as_json and partition is not None:
+        reason = "--json prints the whole group"
+        raise OptionError("EHB_OPTIONS_CONFLICT", options="--json and --partition", reason=reason)
+    check_group_option(group, lease_table)
     with storage.open(lease_table, group=None if group is None else parse_group(group)) as store:
         viewer = Viewer(store)
         if watch:

@@ -208,6 +208,18 @@ def test_watch_with_json_or_a_partition_is_rejected(used: Group) -> None:
         assert_error(used.fails(2, "status", "--watch", *other), "EHB_OPTIONS_CONFLICT", f"--watch and {other[0]}")
 
 
+def test_json_of_one_partition_is_rejected(used: Group) -> None:
+    assert_error(
+        used.fails(2, "status", "--json", "--partition", "0"), "EHB_OPTIONS_CONFLICT", "--json and --partition"
+    )
+
+
+def test_group_of_a_delta_table_cannot_be_selected(used: Group) -> None:
+    for command in ("status", "positions"):
+        error = used.fails(2, command, "--group", "localhost/hub/other")
+        assert_error(error, "EHB_OPTION_NOT_APPLICABLE", "--group", f"{used.table} is not a blob container")
+
+
 def test_findings_about_the_group_and_a_partition_are_displayed(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
     record(used.table, *claims)
