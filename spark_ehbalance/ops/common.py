@@ -58,7 +58,11 @@ def check_group(snapshot: Snapshot, group: Group, lease_table: str) -> None:
 
 def operator() -> Author:
     """The author of commands issued on the command line."""
-    return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container, the user id may have no name
+        user = str(os.getuid())
+    return Author(f"operator:{user}@{socket.gethostname()}", "")
 
 
 def commit_command(
@@ -99,7 +103,7 @@ def warn(text: str) -> None:
 
 def console() -> Console:
     """A console as wide as the terminal or `COLUMNS`. Its width is unlimited if the output is a file."""
-    is_limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    is_limited = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
     return Console(width=None if is_limited else _FULL_WIDTH)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -41,6 +42,15 @@ def test_transfer_requests_a_handover(leases: Group) -> None:
     assert lease.pin is not None
     assert (lease.pin.to, lease.pin.why, lease.pin.transfer) == ("bob", "upgrade", True)
     assert lease.pin.by.startswith(f"operator:{getpass.getuser()}@")
+
+
+def test_user_without_a_name_is_recorded_by_id(leases: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(getpass, "getuser", no_name)
+    leases.done("drain", "ann")
+    assert leases.json("history")[-1]["by"].startswith(f"operator:{os.getuid()}@")
 
 
 def test_pinning_and_unpinning(leases: Group) -> None:
