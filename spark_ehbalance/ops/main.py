@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import io
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -75,6 +78,10 @@ def main() -> None:
     logging.getLogger("azure").addHandler(
         logging.NullHandler()
     )  # hides the client's warnings, because the command prints the resulting errors
+    if os.environ.get("COLUMNS") == "0":  # unknown, as in the standard library
+        del os.environ["COLUMNS"]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not every encoding has the characters of a table
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if any(map(looks_secret, sys.argv[1:])):
             raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)
@@ -82,3 +89,10 @@ def main() -> None:
     except EhBalanceError as error:
         typer.echo(f"Error: {error}".replace("storageOptions.", f"{STORAGE_OPTION} "), err=True)
         sys.exit(2 if isinstance(error, ValueError) else 1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest again when it ends
+        full = EhBalanceError("EHB_FILE_NOT_WRITTEN", file="Standard output", reason=error.strerror)
+        typer.echo(f"Error: {full}", err=True)
+        sys.exit(1)

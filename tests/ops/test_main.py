@@ -55,6 +55,50 @@ def test_emulator_rejects_a_key_as_an_argument(ehbalance: Command) -> None:
     assert "the key of 'RootManageSharedAccessKey' is missing or empty" in missing
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_is_reported_on_one_line(used: Group, unbuffered: str) -> None:
+    for arguments in (["status", used.table], ["history", used.table], ["positions", used.table], ["--help"]):
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        command = [INSTALLED, *arguments]
+        with open("/dev/full", "w") as full:
+            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
+        assert ended.returncode == 1
+        error = [line for line in ended.stderr.splitlines() if not line.startswith("Warning: ")]
+        assert error == ["Error: [EHB_FILE_NOT_WRITTEN] Standard output could not be written: No space left on device."]
+
+
+@pytest.mark.parametrize("env", [{"COLUMNS": "0"}, {"PYTHONIOENCODING": "latin-1"}], ids=["width", "encoding"])
+def test_output_to_unusual_terminals(used: Group, env: dict[str, str]) -> None:
+    used("drain", "alice")
+    for command in ("status", "history"):
+        ended = subprocess.run(
+            [INSTALLED, command, used.table], capture_output=True, encoding="latin-1", timeout=60, env=os.environ | env
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "alice" in ended.stdout
+
+
+def test_output_to_a_closed_file(used: Group) -> None:
+    command = f"exec {INSTALLED} status {used.table} >&-"
+    ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_ctrl_c_during_the_imports_prints_nothing() -> None:
+    interrupted = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "spark_ehbalance.ops.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from spark_ehbalance.ops import main
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_watching_ends_with_ctrl_c(used: Group) -> None:
     process = subprocess.Popen(
         [INSTALLED, "status", used.table, "--watch"],
