@@ -155,6 +155,8 @@ def position_from_json(value: object) -> UnresolvedPosition:
             # early.
             time += timedelta(microseconds=1 if finer and finer[0].strip("0") else 0)
             time += timedelta(microseconds=-time.microsecond % 1000)
+            if time.tzinfo is not None:
+                time.astimezone(timezone.utc)  # raises if the year in UTC is not 1 to 9999
         except (ValueError, OverflowError):
             raise ValueError(_ALLOWED) from None
         if time.tzinfo is None:
