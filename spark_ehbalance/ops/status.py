@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterable
@@ -73,11 +74,16 @@ def status(
 
 
 def _watch(viewer: Viewer) -> NoReturn:
-    with Live(console=Console(), auto_refresh=False) as live:
+    out = console()
+    with Live(console=out, auto_refresh=False) if out.is_terminal else contextlib.nullcontext() as live:
         while True:
-            view, width = viewer.latest(), live.console.width
+            view, width = viewer.latest(), out.width
             findings = [_finding_text(finding.severity, finding.text, width) for finding in view.findings]
-            live.update(Group(*findings, status_tables(view, width)), refresh=True)
+            content = Group(*findings, status_tables(view, width))
+            if live is None:  # a pipe or a file
+                out.print(content)
+            else:
+                live.update(content, refresh=True)
             time.sleep(_WATCH_INTERVAL)
 
 

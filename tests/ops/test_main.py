@@ -56,16 +56,14 @@ def test_emulator_rejects_a_key_as_an_argument(ehbalance: Command) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_full_disk_is_reported_on_one_line(used: Group, unbuffered: str) -> None:
-    for arguments in (["status", used.table], ["history", used.table], ["positions", used.table], ["--help"]):
-        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
-        command = [INSTALLED, *arguments]
-        with open("/dev/full", "w") as full:
-            ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
-        assert ended.returncode == 1
-        error = [line for line in ended.stderr.splitlines() if not line.startswith("Warning: ")]
-        assert error == ["Error: [EHB_FILE_NOT_WRITTEN] Standard output could not be written: No space left on device."]
+@pytest.mark.parametrize(("command", "unbuffered"), [("status", ""), ("positions", "1")])
+def test_full_disk_is_reported_on_one_line(used: Group, command: str, unbuffered: str) -> None:
+    arguments, env = [INSTALLED, command, used.table], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=env)
+    assert ended.returncode == 1
+    error = [line for line in ended.stderr.splitlines() if not line.startswith("Warning: ")]
+    assert error == ["Error: [EHB_FILE_NOT_WRITTEN] Standard output could not be written: No space left on device."]
 
 
 @pytest.mark.parametrize("env", [{"COLUMNS": "0"}, {"PYTHONIOENCODING": "latin-1"}], ids=["width", "encoding"])
@@ -97,6 +95,15 @@ from spark_ehbalance.ops import main
 """
     ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_watching_prints_to_a_pipe(used: Group) -> None:
+    process = subprocess.Popen([INSTALLED, "status", used.table, "--watch"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    titles = (line for line in process.stdout if "hub/$default" in line)
+    assert all(next(titles, None) for _ in range(2))
+    process.kill()
+    process.communicate()
 
 
 def test_watching_ends_with_ctrl_c(used: Group) -> None:
