@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import Any
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.position import Position
@@ -48,6 +50,7 @@ UnresolvedPosition = PartitionEnd | int | datetime | Position | AfterOffset
 HUB_KEY = "hub"
 
 _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
+_ALLOWED_JSON = f'{_ALLOWED_POSITION}, or {{"next": 4711, "offset": "19482"}}'
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
@@ -72,12 +75,17 @@ class StartingPositions:
     @classmethod
     def parse(cls, text: str) -> StartingPositions:
         """Parse an option's `text`. Raises `ValueError`, whose message states the allowed values."""
-        if not text.startswith("{"):
-            return cls(position_from_json(text))
         try:
-            by_partition = json.loads(text)
+            return cls._from_json(load_json(text) if text.startswith("{") else text)
+        except AmbiguousPositionError:
+            raise
         except (ValueError, RecursionError):
             raise ValueError(_ALLOWED) from None
+
+    @classmethod
+    def _from_json(cls, by_partition: Any) -> StartingPositions:
+        if isinstance(by_partition, str):
+            return cls(position_from_json(by_partition))
         if by_partition.keys() == {"next"}:
             return cls(position_from_json(by_partition))
         by_partition.pop(HUB_KEY, None)
@@ -117,10 +125,21 @@ def _invalid(partition: str, problem: str, allowed: str) -> OptionError:
     return OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed)
 
 
+def load_json(text: str) -> Any:
+    """Parse JSON. Raises `ValueError`, or `AmbiguousPositionError` if a key occurs twice in an object."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
+            raise AmbiguousPositionError(f"each key once, but {redacted(repeated[0])} occurs twice")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
 def parse_position(text: str) -> UnresolvedPosition:
     """Parse `text` as a single position. Raises `ValueError`, whose message states the allowed values."""
     try:
-        return position_from_json(json.loads(text) if text.startswith("{") else text)
+        return position_from_json(load_json(text) if text.startswith("{") else text)
     except AmbiguousPositionError:
         raise
     except (ValueError, RecursionError):
@@ -158,26 +177,26 @@ def position_from_json(value: object) -> UnresolvedPosition:
             if time.tzinfo is not None:
                 time.astimezone(timezone.utc)  # raises if the year in UTC is not 1 to 9999
         except (ValueError, OverflowError):
-            raise ValueError(_ALLOWED) from None
+            raise ValueError(_ALLOWED_JSON) from None
         if time.tzinfo is None:
             written = time.isoformat()
             raise AmbiguousPositionError(
                 f"a time with a time zone: {written}Z for UTC, or with an offset, such as {written}+01:00"
             )
         return time
-    raise ValueError(_ALLOWED)
+    raise ValueError(_ALLOWED_JSON)
 
 
 def _described_position(value: Mapping[str, object]) -> Position | AfterOffset:
     number, offset = value.get("next"), value.get("offset")
     known = type(number) is int and 0 <= number <= _LARGEST
     if not value.keys() <= {"next", "offset"} or not (known or number is None) or not isinstance(offset, str | None):
-        raise ValueError(_ALLOWED)
+        raise ValueError(_ALLOWED_JSON)
     if isinstance(number, int):
         return Position(number - 1, offset)
     if offset:
         return AfterOffset(offset)
-    raise ValueError(_ALLOWED)
+    raise ValueError(_ALLOWED_JSON)
 
 
 EARLIEST = StartingPositions(PartitionEnd.EARLIEST)

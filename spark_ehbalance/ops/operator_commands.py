@@ -128,6 +128,8 @@ def seek(
         commit_command(store, transitions, {before.leases[partition].owner for partition in targets})
     for id, target in targets.items():
         echo(f"Partition {id} continues at sequence number {target.next}.")
+    if not targets:
+        echo("The file contains no positions, so nothing was changed.")
     if back := [p for p, target in targets.items() if (at := before.leases[p].checkpoint) and target.next < at.next]:
         echo(
             f"Events of partition {', '.join(back)} will be read again. A table written exactly once (once, "

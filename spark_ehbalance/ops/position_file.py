@@ -11,12 +11,18 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.eventhub.receiver import PartitionAddress
+from spark_ehbalance.eventhub.receiver import OffsetNotFoundError, PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition, position_from_json
+from spark_ehbalance.group.starting_positions import (
+    HUB_KEY,
+    AmbiguousPositionError,
+    UnresolvedPosition,
+    load_json,
+    position_from_json,
+)
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.positions import parse_hub
@@ -41,11 +47,13 @@ class PositionFile:
         self._source = f"--positions={file}"
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-            content = json.loads(text)
+            content = load_json(text)
         except OSError as error:
             raise self._invalid(f"it cannot be read ({error.strerror})", "a readable file") from None
-        except (ValueError, RecursionError):
-            content = None
+        except AmbiguousPositionError as allowed:
+            raise self._invalid("it is ambiguous", str(allowed)) from None
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(f"it is not JSON ({error})", "JSON as printed by `ehbalance positions`") from None
         if not isinstance(content, dict):
             raise self._invalid("it contains no positions", "JSON as printed by `ehbalance positions`")
         self.hub = self._parse(HUB_KEY, content.pop(HUB_KEY, None), parse_hub)
@@ -87,7 +95,13 @@ def resolve_targets(
 
     def resolve_one(partition: str) -> Position:
         address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
-        position = resolve(targets[partition], address, state, options.receiver_timeout, epochs.get(partition, 0))
+        try:
+            position = resolve(targets[partition], address, state, options.receiver_timeout, epochs.get(partition, 0))
+        except HubUnavailableError as error:
+            if not isinstance(error.__cause__, OffsetNotFoundError):
+                raise
+            problem, allowed = f"the hub rejected its offset ({error.__cause__})", "next, earliest, latest or a time"
+            raise OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed) from None
         if not state.begin <= position.next <= state.end:
             raise OptionError(
                 "EHB_POSITION_INVALID",

@@ -115,6 +115,13 @@ def test_seek_to_a_time(leases: Group) -> None:
     assert "sequence number 10" in leases.done("seek", "1", "--to", after)
 
 
+def test_seek_without_positions_changes_nothing(leases: Group, tmp_path: Path) -> None:
+    (file := tmp_path / "positions.json").write_text("{}")
+    before = leases.state
+    assert leases.done("seek", "--positions", file) == "The file contains no positions, so nothing was changed.\n"
+    assert leases.state == before
+
+
 def test_seek_in_an_owned_partition_requires_force(leases: Group) -> None:
     for which in (["0"], ["--all"]):
         error = leases.fails(1, "seek", *which, "--to", "earliest")

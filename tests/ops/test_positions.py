@@ -217,6 +217,11 @@ def test_version_2_offset_log_is_read_by_source_name(ehbalance: Command, tmp_pat
     ("text", "condition", "values"),
     [
         (None, "EHB_FILE_INVALID", ("No such file or directory",)),
+        ('{"0": 5,}', "EHB_FILE_INVALID", ("not JSON", "line 1 column 9")),
+        ('{"0": 5, "0": 6}', "EHB_FILE_INVALID", ("each key once", "'0' occurs twice")),
+        ("5", "EHB_FILE_INVALID", ("it contains no positions",)),
+        ('{"0": {"0": 5}}', "EHB_FILE_INVALID", ('2026-01-31T12:00:00Z, or {"next": 4711, "offset": ',)),
+        ('{"0": {"offset": "x"}}', "EHB_POSITION_INVALID", ("partition 0", "offset 'x' is invalid")),
         ("{", "EHB_FILE_INVALID", ("JSON",)),
         ("[" * 100_000, "EHB_FILE_INVALID", ("JSON",)),
         ('{"0": {"next": "10"}}', "EHB_FILE_INVALID", ("""'0': '{"next": "10"}'""", "earliest, latest, a sequence")),

@@ -104,6 +104,12 @@ def test_ambiguous_position_is_rejected_with_both_interpretations(value: str | i
         parse_position(str(value))
 
 
+def test_key_that_occurs_twice_is_rejected() -> None:
+    for text in ('{"0": 5, "0": 6}', '{"0": {"next": 5, "next": 6}}'):
+        with raises(OptionError, "EHB_OPTION_INVALID", value=repr(text), allowed=re.compile("occurs twice$")):
+            stream_options({"connectionString": STRING, "startingPosition": text})
+
+
 def test_long_position_is_truncated_and_deep_one_rejected() -> None:
     for text, begin in (("9" * 5000, "9" * 400), ('{"0":' * 100_000, '{"0":' * 50)):
         with raises(OptionError, "EHB_OPTION_INVALID", value=re.compile("^'" + re.escape(begin))) as caught:
