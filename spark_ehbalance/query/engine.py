@@ -38,7 +38,7 @@ from spark_ehbalance.query.batch_planning import (
 from spark_ehbalance.query.consistency import changed_hub
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.progress_policy import LeaseTableProgress, ProgressPolicy, TableState
-from spark_ehbalance.query.replay import EarlierBatches, was_moved_by_seek
+from spark_ehbalance.query.replay import EarlierBatches, unclaimed, was_moved_by_seek
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -358,9 +358,13 @@ class QueryEngine:
     def knows_owners(self, end: StreamOffset, now: float) -> bool:
         """Whether the owners of the partitions in the batch that ends at `end` are known. They always are if this
         process planned the batch. Otherwise, after a suspension of a lease duration or more, they are known only once
-        the lease table has been read."""
-        lapsed = self.member.plannable(replay=True).keys() - self.member.readable(now, replay=True).keys()
-        return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
+        the lease table has been read, and they are not known while partitions are `unclaimed`."""
+        owned = self.member.readable(now, replay=True)
+        lapsed = self.member.plannable(replay=True).keys() - owned.keys()
+        return self._planned(end) is not None or (
+            lapsed.isdisjoint(end.ranges)
+            and not unclaimed(end.ranges, self.earlier.replay(end, owned), self.member.leases)
+        )
 
     def _require_owners(self, end: StreamOffset, now: Clocks) -> None:
         """Raise `StoreUnavailableError` if this query may still own partitions that the replay would omit."""
@@ -369,7 +373,7 @@ class QueryEngine:
                 "EHB_LEASE_TABLE_UNAVAILABLE",
                 what="The lease table",
                 action="read",
-                reason="no answer since this process was suspended",
+                reason="the owners of the partitions of a batch that must be run again are unknown",
             )
 
     def _planned(self, end: StreamOffset) -> BatchInFlight | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.member.membership import OwnedLease, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
+from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import progress_of
@@ -123,6 +124,21 @@ def plan_replay(
         for partition, range_ in ranges.items()
         if partition in owned and unread(range_, owned[partition]) and _owned_without_break(range_, owned[partition])
     }
+
+
+def unclaimed(
+    ranges: Mapping[str, OffsetRange], replay: Mapping[str, OffsetRange], leases: Mapping[str, Lease]
+) -> list[str]:
+    """The partitions of a logged batch with these `ranges` that the `replay` omits, although nobody has claimed their
+    `leases` since. If the batch finished without them, `recover` would count their ranges as finished.
+
+    This happens if the store is not atomic and the restarted query's claim failed.
+    """
+
+    def is_unfinished(range_: OffsetRange, lease: Lease) -> bool:
+        return lease.epoch == range_.epoch and (lease.checkpoint is None or lease.checkpoint.next < range_.end)
+
+    return [p for p, range_ in ranges.items() if p not in replay and p in leases and is_unfinished(range_, leases[p])]
 
 
 def was_moved_by_seek(logged: OffsetRange, holding: OwnedLease) -> bool:

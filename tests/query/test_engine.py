@@ -362,6 +362,20 @@ def test_logged_batch_is_not_replayed_while_its_owners_are_unknown() -> None:
     assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
 
 
+def test_logged_batch_is_not_replayed_without_a_partition_that_nobody_has_claimed() -> None:
+    """In a blob store, the claim of one partition can fail. If the batch finished without it, the next process would
+    count its range as finished."""
+    one, end = logged_batch()
+    one.others(Release(by=one.ann.author, at_ms=0, partition="1", epoch=1))
+    one.end(one.begin())
+    assert one.ann.owned.keys() == {"0"}
+    with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE"):
+        one.read(end)
+    one.others(Join(by=BOB, at_ms=0), Claim(by=BOB, at_ms=0, partition="1", epoch=1))
+    one.turn()
+    assert one.read(end) == [("0", 0, 5)]
+
+
 def test_replay_counts_towards_the_average_duration_of_a_batch() -> None:
     one, end = logged_batch()
     one.read(end)
