@@ -404,7 +404,9 @@ class Membership:
     def _with_leases(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """The state with the leases owned in `snapshot`; `renewed` are partitions renewed by a commit (None: a
         read)."""
-        own, seen, held = snapshot.owned_by(self.author.id), self.group_state.leases, self.owned
+        # In a blob store, the claim of an earlier process may have been written without its position.
+        own = [lease for lease in snapshot.owned_by(self.author.id) if lease.checkpoint is not None]
+        seen, held = self.group_state.leases, self.owned
         if unclaimed := self.commit_state.unclaimed:
             own = [lease for lease in own if (lease.partition, lease.epoch) not in unclaimed]
         state = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
@@ -419,7 +421,7 @@ class Membership:
             if before is not None and not again and seen.get(lease.partition) is lease:
                 holdings[lease.partition] = before
                 continue
-            assert lease.checkpoint is not None, "a claim without a position is rejected"
+            assert lease.checkpoint is not None
             same_epoch = before is not None and before.epoch == lease.epoch
             renewed_at, lasts = now.monotonic if again else since, self.duration.own
             if before is not None and same_epoch and not again:

@@ -62,6 +62,14 @@ def test_later_process_of_the_same_member_fences_this_one(meanwhile: bool, incar
     assert not one.ann.owned
 
 
+def test_lease_without_a_position_is_not_owned() -> None:
+    """A blob store shows one after the member has left, if an earlier process could not write the position."""
+    one = One()
+    one.add(Lease("2", owner="ann", epoch=1))
+    one.turn()
+    assert one.ann.owned.keys() == {"0", "1"}
+
+
 def test_later_process_that_left_still_fences_this_one() -> None:
     one, later = One(lineage="l"), Author("ann", "ann-2")
     one.others(Join(by=later, at_ms=AT_MS, lineage="l"), Leave(by=later, at_ms=AT_MS))
