@@ -17,6 +17,7 @@ from spark_ehbalance.query.options import checked_checkpoint, storage_options
 from spark_ehbalance.query.positions import Logs, Positions, container_positions, lease_table_positions, query_positions
 from spark_ehbalance.query.scala_checkpoint import UnusableError, may_be_scala_query, scala_query_positions
 from spark_ehbalance.query.spark_checkpoint import CheckpointFolder, logs, opened
+from spark_ehbalance.settings.secrets import redacted
 
 
 def positions(
@@ -42,6 +43,9 @@ def positions(
     which events may be read twice are listed on standard error.
     """
     result = _read(sources, storage, group, event_hub_name, scala_connector=scala_connector)
+    if event_hub_name is not None and event_hub_name.lower() != (found := result.hub.name).lower():
+        option, value = "--event-hub-name", redacted(event_hub_name)
+        raise OptionError("EHB_OPTION_INVALID", option=option, value=value, allowed=found)
     for remark in result.remarks:
         warn(remark)
     echo(result.to_json())

@@ -220,6 +220,13 @@ def test_group_of_a_delta_table_cannot_be_selected(used: Group) -> None:
         assert_error(error, "EHB_OPTION_NOT_APPLICABLE", "--group", f"{used.table} is not a blob container")
 
 
+def test_positions_of_another_hub_are_rejected(used: Group) -> None:
+    assert_error(
+        used.fails(2, "positions", "--event-hub-name", "other"), "EHB_OPTION_INVALID", "'other'", "Allowed: hub."
+    )
+    assert used("positions", "--event-hub-name", "Hub").code == 0
+
+
 def test_findings_about_the_group_and_a_partition_are_displayed(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
     record(used.table, *claims)
