@@ -40,6 +40,9 @@ FIRST_STREAM = "Your first stream, on the emulator"
 #: The last command of the section, which prints how many events the table contains.
 COUNT = """python -c "from deltalake import DeltaTable; print(DeltaTable('data/flights').count(), 'events')\""""
 
+#: The lines of Spark's progress bar, which may interrupt a traceback.
+PROGRESS = re.compile(r"^(\[Stage .*| *)\n", re.MULTILINE)
+
 #: With a Unix socket, Spark's daemon sometimes prints this: see docs/troubleshooting.md.
 SPARK_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
@@ -213,7 +216,7 @@ class Terminal:
         os.killpg(self._process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(60)
-        printed = SPARK_TRACEBACK.sub("", self.printed())
+        printed = SPARK_TRACEBACK.sub("", PROGRESS.sub("", self.printed()))
         if self._process.poll() is None or "Traceback" in printed or "stopped after" not in printed:
             raise CheckError(f"{self._command} does not end properly:\n{printed[-3000:]}")
 
