@@ -436,12 +436,12 @@ class World:
                 process.end()
 
     def _roll_back_checkpoint(self, query: Query, length: int) -> None:
-        """Roll a checkpoint back. Not done after a kill if the sink skips known batch numbers, because that loses
-        events, as docs/design.md explains."""
+        """Roll a checkpoint back. If the sink skips known batch numbers, this is not done after a kill, or to the state
+        before the first batch, because that loses events, as docs/design.md explains."""
         lineage = query.log[-1].end.lineage if query.log else ""
         record = self.store.snapshot.queries.get(lineage)
-        has_left = record is not None and not record.run
-        if not query.running and (has_left or not isinstance(query.sink, NumberedSink)):
+        detected = length > 0 and record is not None and not record.run
+        if not query.running and (detected or not isinstance(query.sink, NumberedSink)):
             self.note(f"the checkpoint of {query.plan.owner} is rolled back to {length} batches")
             query.checkpoint.restore(length)
 
