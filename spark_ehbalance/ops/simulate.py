@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Annotated
 
 import typer
@@ -55,8 +56,17 @@ def simulate(
 def _compare(scenario: Scenario, seed: int) -> list[ScenarioResult]:
     """The results of all strategies. Each strategy runs in its own process."""
     with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
-        futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
-        return [future.result() for future in futures]
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: a process would print a traceback
+        try:
+            futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            for process in active_children():
+                process.terminate()
+            raise
 
 
 def _heading(scenario: Scenario, seed: int) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tests.ops.command import Command, assert_error
+from tests.waiting import wait_until
 
 SMALL = 'partitions = 6\nmembers = 2\ncycles = 12\nevents = [{ at = 60, do = "crash" }]'
 
@@ -39,6 +44,17 @@ def test_compare_displays_all_strategies_side_by_side(
     (head,) = [line.split() for line in outcome.out.splitlines() if {*line.split()} & {*STRATEGIES}]
     assert head == list(STRATEGIES)
     assert "…" not in outcome.out, "nothing is cut off"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ctrl_c_ends_a_comparison_at_once() -> None:
+    command = [Path(sys.executable).with_name("ehbalance"), "simulate", "--scenario", "large", "--compare"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_until(lambda: len(children.read_text().split()) >= 3, "two workers and a resource tracker run")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
 
 
 def test_predefined_scenario_as_json(ehbalance: Command) -> None:
