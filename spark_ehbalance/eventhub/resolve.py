@@ -159,7 +159,7 @@ def position_after_offset(
         return state.end_position
     number, found = state.begin, None
     if state.begin < state.end:
-        what = f"the event at offset {offset}, or the next one"
+        what = f"the first event at or after offset {offset}"
 
         def first(receiver: Receiver, _: float) -> tuple[int, str | None] | None:
             return _first_event(receiver)

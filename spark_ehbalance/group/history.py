@@ -103,7 +103,7 @@ def _drained(drain: Drain) -> OwnershipChange:
         epoch=None,
         sequence_number=None,
         by=drain.by.id,
-        why=_with_reason("may take partitions again", drain.why) if drain.undo else drain.why or None,
+        why=_with_reason("may claim partitions again", drain.why) if drain.undo else drain.why or None,
     )
 
 

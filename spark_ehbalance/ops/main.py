@@ -78,7 +78,7 @@ def main() -> None:
     logging.getLogger("azure").addHandler(
         logging.NullHandler()
     )  # hides the client's warnings, because the command prints the resulting errors
-    if os.environ.get("COLUMNS") == "0":  # unknown, as in the standard library
+    if os.environ.get("COLUMNS") == "0":  # unknown width, as in `shutil.get_terminal_size`
         del os.environ["COLUMNS"]
     if isinstance(sys.stdout, io.TextIOWrapper):  # not every encoding has the characters of a table
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -92,7 +92,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest again when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # at exit, Python flushes the remaining output
         full = EhBalanceError("EHB_FILE_NOT_WRITTEN", file="Standard output", reason=error.strerror)
         typer.echo(f"Error: {full}", err=True)
         sys.exit(1)

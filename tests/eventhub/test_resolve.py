@@ -160,6 +160,6 @@ def test_offset_of_a_compacted_event_is_the_previous_one(hub: Hub, first: int, b
 def test_offset_beyond_the_last_event_is_an_error(hub: Hub, by: int) -> None:
     hub.append(3)
     beyond = str(int(hub.state().last_offset or 0) + by)
-    what = re.compile(f"at offset {beyond}, or the next one was not found")
+    what = re.compile(f"at or after offset {beyond} was not found")
     with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", what=what):
         position_after_offset(beyond, hub.address, hub.state(), timeout=1)

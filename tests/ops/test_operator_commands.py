@@ -181,7 +181,7 @@ def test_history_contains_authors_and_reasons_of_orders(leases: Group) -> None:
     drains = [row for row in rows if row["event"] == "Drain"]
     assert {(row["owner"], row["epoch"], row["why"]) for row in drains} == {
         ("ann", None, "its host goes"),
-        ("ann", None, "may take partitions again"),
+        ("ann", None, "may claim partitions again"),
     }
     (sought,) = (row for row in rows if row["event"] == "Seek")
     assert (sought["owner_before"], sought["owner"], sought["epoch"], sought["sequence_number"]) == (None, None, 3, 1)
