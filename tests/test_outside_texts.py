@@ -41,3 +41,9 @@ def test_query_strings_of_addresses_are_hidden() -> None:
         "GET https://x/c?a=b&sig=secret failed, and https://y/?sig=secret?sig=secret too: really? yes = no"
     )
     assert text == "GET https://x/c?… failed, and https://y/?… too: really? yes = no"
+
+
+def test_storage_errors_have_no_full_stop() -> None:
+    assert without_secrets("Invalid Access Key\nInvalid symbol 32, offset 9.") == (
+        "Invalid Access Key Invalid symbol 32, offset 9"
+    )

@@ -250,9 +250,9 @@ def _is_refused(text: str) -> bool:
 
 
 def storage_error_text(error: Exception) -> str:
-    """An error from delta-rs or obstore on one line, with its causes but without the query parts of URLs, which may
-    contain a token."""
+    """An error from delta-rs or obstore on one line, with its causes but without its full stop, and without the query
+    parts of URLs, which may contain a token."""
     text = str(error).partition("\nDebug source:")[0]
     text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)
     text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__
-    return re.sub(r"\?[^\s?=]*=\S*", "?…", text)[:500]
+    return re.sub(r"\?[^\s?=]*=\S*", "?…", text)[:500].removesuffix(".")
