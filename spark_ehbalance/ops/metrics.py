@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 from contextlib import ExitStack
 from typing import Annotated
@@ -36,5 +38,6 @@ def metrics(
         )
         server.start()
         stores.callback(server.close)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # ignored by default in a container's first process
         typer.echo(f"Serving http://{host}:{port}/metrics. Press Ctrl-C to stop.", err=True)
         threading.Event().wait()
