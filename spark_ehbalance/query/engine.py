@@ -344,7 +344,8 @@ class QueryEngine:
         end = self.policy.batch_end(start, named, ranges, reserved, table, seen, lapsed)
         if not end.ranges:
             return None
-        self.batch = BatchInFlight(end, end.ranges, planned=True)
+        # Without a lease table, `end` repeats the ranges of partitions whose state is unknown, perhaps with old epochs.
+        self.batch = BatchInFlight(end, {p: x for p, x in end.ranges.items() if p in ranges}, planned=True)
         self.loads = self.loads.batch_begun(now.monotonic)
         return end
 

@@ -10,6 +10,7 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, StoreUnavailableError
 from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Claim, HandOver, Join, Release, RequestHandover, Stall, Steal
 from spark_ehbalance.group.commands import Seek
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
@@ -393,6 +394,20 @@ def logged_batch() -> tuple[OneQuery, StreamOffset]:
     one.ann.query = replace(one.ann.query, to_replay=frozenset(end.ranges))
     one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
     return one, end
+
+
+def test_progress_is_kept_while_a_batch_repeats_a_range_whose_state_is_unknown() -> None:
+    """Without a lease table, that range still has the epoch of the process that logged it."""
+    one = OneQuery()
+    one.engine.policy = OffsetProgress(START)
+    one.hold(_0=5, _1=5)
+    earlier = {p: OffsetRange(p, 0, 0, 5) for p in "01"}  # read again in epoch 1
+    one.ann.finish_batch({p: Progress(1, Position(4)) for p in "01"})
+    one.states = {"1": PartitionState(0, 9, None, None)}
+    end = one.batch(StreamOffset("ann", earlier))
+    assert spans(end) == {"0": (5, 5), "1": (5, 9)}
+    one.notify(protocol.BatchFinished(end))
+    assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(8))}
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
