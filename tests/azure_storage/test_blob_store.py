@@ -241,6 +241,17 @@ def test_claim_with_a_lost_response_belongs_to_this_process(blobs: Blobs, mine: 
     assert commit(mine, mine.read(), [again]).after.leases["0"].owner == "ann"
 
 
+def test_claim_counts_only_once_its_position_is_written(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
+    """Otherwise, a query that was killed while it read the partition could not start again without that position."""
+    proxy.disturb(Rule(BUSY, RequestKind.PUT, "checkpoint/0"))
+    after = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
+    assert {p: after.leases[p].owner for p in "01"} == {"0": None, "1": "ann"}
+    proxy.disturb()
+    again = replace(first_claim("0"), epoch=after.leases["0"].epoch)
+    assert commit(mine, mine.read(), [again]).after.leases["0"].owner == "ann"
+    assert blobs.checkpoints()["0"] == (-1, "-1")
+
+
 def test_claim_by_another_process_with_the_same_id_fences(blobs: Blobs, mine: BlobStore) -> None:
     commit(mine, mine.read(), [first_claim("0")])
     with blobs.opened(GROUP) as other:

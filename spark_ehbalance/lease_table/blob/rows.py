@@ -2,8 +2,8 @@
 
 The blobs have no renewal counter, so a handle counts the changes of the ownership blob's ETag. Only ownership blobs
 written by a query contain an epoch. A handle increments the epoch when it reads a different owner. If the blob has no
-epoch, the handle begins with the blob's time. This is higher than any earlier epoch of a query, so two tenures of one
-query never have the same epoch.
+epoch, the handle begins with the blob's time, and claims with a later time. This is higher than any earlier epoch of a
+query, so two tenures of queries never have the same epoch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class Row:
     """A `lease` of the snapshot, the ownership blob's `etag`, and the position `stored` in the checkpoint blob.
 
     The lease's checkpoint differs from the stored position if the checkpoint is not written yet, or if the stored
-    position is ignored.
+    position is ignored. `has_epoch`: whether the ownership blob contains an epoch.
     """
 
     lease: Lease
     etag: str | None = None
     stored: Position | None = None
+    has_epoch: bool = True
 
 
 def new_row(partition: str, found: BlobState) -> Row:
@@ -49,7 +50,7 @@ def new_row(partition: str, found: BlobState) -> Row:
         owned_since_ms=found.modified_ms,
         checkpoint=found.checkpoint,
     )
-    return Row(lease, found.etag, found.checkpoint)
+    return Row(lease, found.etag, found.checkpoint, found.epoch is not None)
 
 
 def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
@@ -69,7 +70,7 @@ def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
     if found.checkpoint and not (own and _is_behind(found.checkpoint, lease.checkpoint)):
         lease = replace(lease, checkpoint=found.checkpoint)
     same = lease == row.lease and (found.etag, found.checkpoint) == (row.etag, row.stored)
-    return row if same else Row(lease, found.etag, found.checkpoint)
+    return row if same else Row(lease, found.etag, found.checkpoint, found.epoch is not None)
 
 
 def claims_or_renews(before: Lease, wanted: Lease) -> bool:
@@ -79,6 +80,13 @@ def claims_or_renews(before: Lease, wanted: Lease) -> bool:
     """
     steps = wanted.renewal - before.renewal - (wanted.checkpoint != before.checkpoint)
     return wanted.owner != before.owner or wanted.epoch != before.epoch or steps > 0
+
+
+def epoch_to_write(row: Row, wanted: Lease) -> int:
+    """The epoch in the ownership blob of `wanted`. If the blob of the former owner has none, it is later than that
+    blob's time: this handle may have missed owners, so its count may repeat the epoch of another query."""
+    claims = wanted.owner is not None and wanted.epoch > row.lease.epoch
+    return max(wanted.epoch, row.lease.renewed_at_ms + 1) if claims and not row.has_epoch else wanted.epoch
 
 
 def _is_behind(position: Position, other: Position | None) -> bool:

@@ -18,7 +18,14 @@ from spark_ehbalance.lease_table.blob import layout
 from spark_ehbalance.lease_table.blob.container import Blob, Container, LostRaceError
 from spark_ehbalance.lease_table.blob.layout import BlobKind
 from spark_ehbalance.lease_table.blob.locations import check_storage, parse_location
-from spark_ehbalance.lease_table.blob.rows import BlobState, Row, claims_or_renews, new_row, update_row
+from spark_ehbalance.lease_table.blob.rows import (
+    BlobState,
+    Row,
+    claims_or_renews,
+    epoch_to_write,
+    new_row,
+    update_row,
+)
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, PartialWriteError
 from spark_ehbalance.text import logger
 
@@ -209,8 +216,8 @@ class BlobStore(LeaseStore):
 
     def _shown(self, lease: Lease) -> Lease:
         """`lease` as shown in the snapshot. If this member owns the lease but the lease has no position, it is shown
-        without an owner, so that it is claimed again. In this case, either the response to its claim was lost, or an
-        earlier process ended before its first checkpoint."""
+        without an owner, so that it is claimed again. In this case, either the response to its claim was lost, its
+        position could not be written, or an earlier process ended before its first checkpoint."""
         return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -282,21 +289,20 @@ class BlobStore(LeaseStore):
 
     def _with_owner(self, row: Row, wanted: Lease) -> Row:
         assert self._group is not None
-        name = layout.blob_name(self._group, BlobKind.OWNERSHIP, wanted.partition)
+        name, epoch = layout.blob_name(self._group, BlobKind.OWNERSHIP, wanted.partition), epoch_to_write(row, wanted)
         try:
-            blob = self._container.replace(name, layout.ownership_metadata(wanted.owner, wanted.epoch), row.etag)
+            blob = self._container.replace(name, layout.ownership_metadata(wanted.owner, epoch), row.etag)
         except StoreUnavailableError:
-            self._unconfirmed[wanted.partition] = wanted.epoch
+            self._unconfirmed[wanted.partition] = epoch
             raise
         lease = replace(
             row.lease,
             owner=wanted.owner,
-            epoch=wanted.epoch,
+            epoch=epoch,
             renewal=row.lease.renewal + 1,
             renewed_at_ms=blob.modified_ms,
-            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # the latter in a first claim
         )
-        return replace(row, lease=lease, etag=blob.etag)
+        return replace(row, lease=lease, etag=blob.etag, has_epoch=True)
 
     def _with_checkpoint(self, row: Row, position: Position, *, only_if_none: bool = False) -> Row:
         assert self._group is not None
