@@ -129,13 +129,14 @@ class Process:
         #: Partition → epoch of the running batch.
         self.reading: Mapping[str, int] = {}
         #: The last times at which the store did not answer a read; at which the table had not changed for half a lease
-        #: duration; at which a read ended a gap of more than half a lease duration.
-        self.unreachable_at = self.unwritable_at = self.blind_until = float("-inf")
+        #: duration.
+        self.unreachable_at = self.unwritable_at = float("-inf")
         #: The time of the last read, and the newest version that was read.
         self.read_at, self.known_version = float("inf"), -1
-        #: The time at which the last successful commit began, and the last time at which a commit failed more than half
-        #: a lease duration after that.
-        self.wrote_at = self.mute_until = float("-inf")
+        #: The time at which the last successful commit began.
+        self.wrote_at = float("-inf")
+        #: The times at which a read or a failed commit ended half a lease duration without a successful read or commit.
+        self.blind_at: list[float] = []
         self._reads_begun = self._reads_ended = 0
         self._keeper_idle = False
         self._states, self._states_at, self._stale = self.world.hub.states(), self.now, rng.uniform(0.5, 5.0)

@@ -105,7 +105,8 @@ class Witness:
                 self._drained[transition.member] = transition.undo
         for p, lease in after.leases.items():
             if (old := before.leases.get(p, Lease(p))) is not lease:
-                self._check_lease_change(old, lease, by_partition[p], after)
+                sent_at = self.changed_at - (outcome.seconds or 0.0)
+                self._check_lease_change(old, lease, by_partition[p], after, sent_at)
         for transition in outcome.accepted:
             row = after.members.get(transition.by.id) or before.members.get(transition.by.id)
             if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
@@ -139,7 +140,9 @@ class Witness:
             if isinstance(transition, HandOver) and next < planned:
                 raise Violation("planned move", f"events {next} to {planned - 1} will be read twice", p)
 
-    def _check_lease_change(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
+    def _check_lease_change(
+        self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot, sent_at: float
+    ) -> None:
         p, was, checkpoint, world = lease.partition, old.checkpoint, lease.checkpoint, self._world
         begin = world.hub.partitions[p].begin
         for transition in transitions:
@@ -157,7 +160,7 @@ class Witness:
         if was and (checkpoint is None or checkpoint.next < was.next):
             raise Violation("checkpoint", f"falls from {was.next} to {checkpoint and checkpoint.next}", p)
         if old.checkpoint is None and checkpoint is not None and checkpoint.next <= begin:
-            self._begin.setdefault(p, checkpoint.next)
+            self._begin[p] = checkpoint.next
         if checkpoint is not None and world.is_of_hub(after) and checkpoint.next > (covered := self._covered_end(p)):
             raise Violation("skipped", f"events {covered} to {checkpoint.next - 1} are checkpointed and in no sink", p)
         if lease.owner is not None and lease.counter != old.counter:
@@ -165,7 +168,7 @@ class Witness:
         if lease.epoch > old.epoch:
             kind = kind_of_change(old, lease, transitions)
             taker, duration = after.members.get(lease.owner or ""), self._lease_duration(old.owner or "")
-            if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
+            if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration, sent_at):
                 raise Violation("expiry", f"{lease.owner} declares {old.owner} dead without evidence", p)
             for epoch in range(old.epoch, lease.epoch):
                 self._losses[p, epoch] = Loss(kind, after.version)
@@ -175,14 +178,15 @@ class Witness:
             to = lease.handover and lease.handover.to
             world.note(f"owner {lease.owner}, epoch {lease.epoch}, handover to {to}", p)
 
-    def _was_blind(self, taker: Member, duration: float) -> bool:
-        """Whether `taker` failed to read or write the table at some time within the last `duration` seconds."""
-        blind = [
-            max(process.blind_until, process.mute_until)
+    def _was_blind(self, taker: Member, duration: float, sent_at: float) -> bool:
+        """Whether `taker` failed to read or write the table at some time within the last `duration` seconds before
+        `sent_at`."""
+        return any(
+            sent_at - duration * (1 - 2 * DRIFT) < blind_at <= sent_at
             for process in self._world.processes()
             if process.author.incarnation == taker.incarnation
-        ]
-        return self._world.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
+            for blind_at in process.blind_at
+        )
 
     def _lease_duration(self, member: str) -> float:
         """The lease duration by which others judge `member`, in seconds."""
@@ -201,8 +205,8 @@ class Witness:
             (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
         }
         # A partition without a position in this table begins at the first event that is retained at its first claim.
-        for p in [p for p in self._begin if p not in leases or leases[p].checkpoint is None]:
-            del self._begin[p]
+        for p in [p for p, lease in leases.items() if lease.checkpoint is None]:
+            self._begin.pop(p, None)
         for p in self._ever_sought:
             self._begin.pop(p, None)
             if p in leases and (checkpoint := leases[p].checkpoint):
@@ -233,14 +237,14 @@ class Witness:
         process.known_version = max(process.known_version, snapshot.version)
         # The durations that count are those of the table that was read: a slow store has raised them.
         if now - process.read_at > member._member._with_durations(snapshot).duration.shortest / 2:
-            process.blind_until = now
+            process.blind_at.append(now)
         process.read_at = now
 
     def record_failed_write(self, process: Process) -> None:
         """Record a failed commit of `process`."""
         now = self._world.engine.now
         if now - process.wrote_at > process.member._member.duration.shortest / 2:
-            process.mute_until = now
+            process.blind_at.append(now)
 
     def check_membership(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
         """Check that a fenced `process` stops after reading the table."""
@@ -320,8 +324,11 @@ class Witness:
             return
         awake_since = max(began, process.suspended_until, process.planner_suspended_until)
         if self._world.engine.now - awake_since > _OUTAGE_TIMEOUT:
-            for p in process.member.plannable().keys() - process.may_plan().keys():
-                raise Violation("outage", f"{process.author.incarnation} stopped reading it", p)
+            held = process.member.plannable()
+            for p in held.keys() - process.may_plan().keys():
+                renewed, duration = self._renewals[p, held[p].epoch]
+                if renewed + duration * (1 - 2 * DRIFT) > began:  # otherwise it had stopped before the outage
+                    raise Violation("outage", f"{process.author.incarnation} stopped reading it", p)
 
     def check_available_now(self, process: Process) -> None:
         """Check that a run of AvailableNow has read all its partitions up to their ends at its start."""
