@@ -204,9 +204,6 @@ class Witness:
         self._renewals = {
             (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
         }
-        # A partition without a position in this table begins at the first event that is retained at its first claim.
-        for p in [p for p, lease in leases.items() if lease.checkpoint is None]:
-            self._begin.pop(p, None)
         for p in self._ever_sought:
             self._begin.pop(p, None)
             if p in leases and (checkpoint := leases[p].checkpoint):

@@ -174,7 +174,7 @@ class World:
         snapshot = self.store.snapshot
         if not self.is_of_hub(snapshot):
             return "the lease table belongs to an earlier hub"
-        limits = [query.plan.max_owned for query in self.queries]
+        limits = self._limits().values()
         some = None not in limits and sum(limit or 0 for limit in limits) < len(self.hub.partitions)
         for p, what in self.witness.backlog().items():
             if not (some and what.endswith("owner None")):
@@ -190,11 +190,16 @@ class World:
             return f"owners are {strangers}"
         return self._describe_imbalance()
 
+    def _limits(self) -> dict[str, int | None]:
+        """Query → `maxPartitionsOwned` of its running process. The next process may have another limit."""
+        plans = [process.plan for query in self.queries for process in query.running]
+        return {plan.owner: plan.max_owned for plan in [*(query.plan for query in self.queries), *plans]}
+
     def _describe_imbalance(self) -> str:
         """A description of how the partitions are distributed; empty if they are even in number or in load."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
-        ledger.change({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
+        ledger.change(self._limits(), len(rates))
         owned = {query.plan.owner: snapshot.ownership.owned.get(query.plan.owner, ()) for query in self.queries}
         by_load = {query.plan.strategy for query in self.queries} <= {"cooperative", "transfer"}
         if ledger.balanced[-1][1] or (by_load and self._is_tolerable(owned)):
