@@ -361,9 +361,9 @@ class QueryEngine:
         process planned the batch. Otherwise, after a suspension of a lease duration or more, they are known only once
         the lease table has been read, and they are not known while partitions are `unclaimed`."""
         owned = self.member.readable(now, replay=True)
-        lapsed = self.member.plannable(replay=True).keys() - owned.keys()
+        unknown = self.member.unclaimed | (self.member.plannable(replay=True).keys() - owned.keys())
         return self._planned(end) is not None or (
-            lapsed.isdisjoint(end.ranges)
+            unknown.isdisjoint(end.ranges)
             and not unclaimed(end.ranges, self.earlier.replay(end, owned), self.member.leases)
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import OffsetRange
 from spark_ehbalance.group.changes import Claim, HandOver, Join, Release, RequestHandover, Stall, Steal
 from spark_ehbalance.group.commands import Seek
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, Pin
@@ -21,6 +23,7 @@ from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset
 from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress
+from spark_ehbalance.query.replay import LoggedBatches
 from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
@@ -375,6 +378,32 @@ def test_logged_batch_is_not_replayed_without_a_partition_that_nobody_has_claime
     one.others(Join(by=BOB, at_ms=0), Claim(by=BOB, at_ms=0, partition="1", epoch=1))
     one.turn()
     assert one.read(end) == [("0", 0, 5)]
+
+
+@pytest.mark.parametrize("sought", [True, False])
+def test_logged_batch_is_not_replayed_before_its_partitions_are_claimed_again(sought: bool) -> None:
+    """A seek, or a late commit of an earlier process, can precede the claims of the restarted process."""
+    one, end = logged_batch()
+    logged, ann = LoggedBatches(START, end), one.ann.author
+    one.ann = MemberEngine(
+        replace(ann, incarnation="ann-2"),
+        one.ann.settings,
+        random.Random(0),
+        query=logged.query_state({}),
+        resume=logged.resumed(),
+    )
+    one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
+    join, lease = one.begin(), one.table.leases["1"]
+    if sought:
+        one.others(Seek(by=OPERATOR, at_ms=0, partition="1", position=Position(1), force=True))
+    else:
+        one.others(Claim(by=ann, at_ms=0, partition="1", epoch=lease.epoch, owned_since_ms=lease.owned_since_ms))
+    one.end(join)
+    assert [refusal.transition.partition for refusal in one.refused if isinstance(refusal.transition, Claim)] == ["1"]
+    with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE"):
+        one.read(end)
+    one.turn()
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
 
 
 def test_replay_counts_towards_the_average_duration_of_a_batch() -> None:

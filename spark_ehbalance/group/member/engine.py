@@ -183,6 +183,11 @@ class MemberEngine:
         return self._member.owned
 
     @property
+    def unclaimed(self) -> frozenset[str]:
+        """The partitions of an earlier process that this process will claim in its next commit."""
+        return frozenset(lease.partition for lease in self._member.unclaimed)
+
+    @property
     def leaving(self) -> str | None:
         """The reason why all owned partitions must be released; None if they need not be."""
         if self._hang.active:

@@ -99,8 +99,9 @@ class CommitState:
     """
 
     joined: int | None = None
-    #: Partitions and epochs of the leases that an earlier process of this member claimed between this process's read
-    #: and its join. They are claimed again, because with the same epoch the hub cannot fence the earlier process.
+    #: Partitions and epochs of this member's leases that an earlier process claimed, or a seek moved, between this
+    #: process's read and its join. They are claimed again, because with the same epoch the hub cannot fence the earlier
+    #: process.
     unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
     begun: int = 0
@@ -180,6 +181,12 @@ class Membership:
     def owned(self) -> Mapping[str, OwnedLease]:
         """The owned leases by partition."""
         return self.owned_leases.by_partition
+
+    @property
+    def unclaimed(self) -> list[Lease]:
+        """The leases in `CommitState.unclaimed` that have not changed since."""
+        leases, unclaimed = self.group_state.leases, sorted(self.commit_state.unclaimed)
+        return [leases[p] for p, epoch in unclaimed if (leases[p].owner, leases[p].epoch) == (self.author.id, epoch)]
 
     # --- a read of the table -----------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def pending(
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    transitions += _claims(member, _unclaimed(member), len(member.owned), at_ms)
+    transitions += _claims(member, member.unclaimed, len(member.owned), at_ms)
     if by.id in snapshot.members and member.commit_state.heartbeat + part * member.duration.own <= now.monotonic:
         transitions.append(member.heartbeat(at_ms, query))
     transitions += _progress(member, query, at_ms)
@@ -103,7 +103,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
         return []
     by, at_ms = member.author, now.wall_ms
     transitions = _progress(member, query, at_ms)
-    for lease in _unclaimed(member):
+    for lease in member.unclaimed:
         transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
     for partition, holding in member.owned.items():
         if holding.handover_pending:
@@ -112,12 +112,6 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
         # the release is accepted.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
-
-
-def _unclaimed(member: Membership) -> list[Lease]:
-    """The leases in `CommitState.unclaimed` that have not changed since."""
-    own, unclaimed = member.snapshot.owned_by(member.author.id), member.commit_state.unclaimed
-    return [lease for lease in own if (lease.partition, lease.epoch) in unclaimed]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
