@@ -215,9 +215,9 @@ PAST_FAULTS = (
     PastFault(
         "leases that an earlier process claimed during the join are released",
         "group.member.pending",
-        "transitions += _claims(member, _unclaimed(member), len(member.owned), at_ms)",
+        "transitions += _claims(member, member.unclaimed, len(member.owned), at_ms)",
         "transitions += [\n"
-        "        Release(by=by, at_ms=at_ms, partition=x.partition, epoch=x.epoch) for x in _unclaimed(member)\n"
+        "        Release(by=by, at_ms=at_ms, partition=x.partition, epoch=x.epoch) for x in member.unclaimed\n"
         "    ]",
         ("planned move",),
         seed=1038,
@@ -225,8 +225,8 @@ PAST_FAULTS = (
     PastFault(
         "two processes of a query own a partition in the same epoch",
         "group.member.membership",
-        "if unclaimed := self.commit_state.unclaimed:",
-        "if (unclaimed := self.commit_state.unclaimed) and False:",
+        "written = replace(written, unclaimed=unclaimed)",
+        "pass",
         ("epoch",),
         seed=1038,
     ),
