@@ -279,9 +279,12 @@ class Process:
         return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), self._hub.created_ms)
 
     def _read(self) -> Waiting[Snapshot | None]:
-        store = self.world.store
-        half = store.read_time(1 + store.remaining_requests(self.known_version)) / 2
-        answers = list[Snapshot | None]()
+        store, timeout = self.world.store, min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as in `assembly`
+        requests = 1 + store.remaining_requests(self.known_version)
+        half, answers = store.read_time(requests) / 2, list[Snapshot | None]()
+        if not self._can_reach_store():  # the first request fails
+            yield timeout if self.world.silent_store else min(2 * half / requests, timeout)
+            return None
 
         def serve() -> None:
             answers.append(store.snapshot if self._can_reach_store() else None)
@@ -291,7 +294,6 @@ class Process:
         self.world.engine.at(self.now + half, serve)
         yield 2 * half
         if answers[0] is None and self.world.silent_store:
-            timeout = min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as `query.assembly` sets it
             yield max(0.0, timeout - 2 * half)
         return answers[0]
 
