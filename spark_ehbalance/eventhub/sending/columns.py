@@ -194,7 +194,7 @@ class RowEncoder:
     def __init__(
         self,
         columns: SinkColumns,
-        partitions: Callable[[], Sequence[str]],
+        partitions: Callable[[str], Sequence[str]],
         most: Callable[[str | None], int],
         policy: str = FAIL,
     ) -> None:
@@ -294,7 +294,8 @@ class RowEncoder:
         if partition is not None:
             if key:
                 raise ValueError("it has both a partition key and a partition; one must be null")
-            self._ids = self._ids or self._partitions()
+            if partition not in self._ids:
+                self._ids = self._partitions(partition)
             if partition not in self._ids:
                 hub = f"the hub has {len(self._ids)} partitions, numbered from 0"
                 raise ValueError(f"partition {redacted(partition)} does not exist; {hub}")

@@ -57,8 +57,8 @@ _MAX_LINKS = 16
 #: when it sends a batch, and resending that batch might duplicate its events.
 _MAX_LINK_IDLE = 60.0
 
-#: Seconds for which a hub's partition ids are cached.
-_PARTITION_IDS_AGE = 60.0
+#: Seconds for which a hub's partition ids are cached, and for a partition that is not one of them: it may be new.
+_PARTITION_IDS_AGE, _MISSING_PARTITION_AGE = 60.0, 1.0
 
 #: Minimum and maximum pause between two attempts in seconds. The pause doubles each time.
 _PAUSES = (0.1, 5.0)
@@ -113,12 +113,12 @@ class LinkPool:
         with self._lock:
             self._idle[connection, partition] = (time.monotonic(), sender)
 
-    def partitions(self, connection: Connection, timeout: float) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Raises `ClientVersionError`, or `HubUnavailableError` after at most
-        `timeout` seconds."""
+    def partitions(self, connection: Connection, wanted: str, timeout: float) -> tuple[str, ...]:
+        """The ids of the hub's partitions, which include `wanted` if it exists. Raises `ClientVersionError`, or
+        `HubUnavailableError` after at most `timeout` seconds."""
         now = time.monotonic()
         since, ids = self._partitions.get(connection, (-math.inf, ()))
-        if now - since > _PARTITION_IDS_AGE:
+        if now - since > (_PARTITION_IDS_AGE if wanted in ids else _MISSING_PARTITION_AGE):
             # half of the time is for connecting, the other half for the response
             with HubMetadata(connection, "$Default", response_timeout=timeout / 2) as metadata:
                 ids = metadata.partition_ids()
@@ -192,10 +192,10 @@ class WriteTask:
             check_topic(batch, self._columns, self._options.connection.hub)
             yield batch
 
-    def _partitions(self) -> Sequence[str]:
+    def _partitions(self, wanted: str) -> Sequence[str]:
         def request(deadline: Deadline) -> Sequence[str]:
             try:
-                return self._links.partitions(self._options.connection, deadline.attempt_end - time.monotonic())
+                return self._links.partitions(self._options.connection, wanted, deadline.attempt_end - time.monotonic())
             except (ServerBusyError, MissingError, NetworkError, CredentialsRefusedError):
                 raise
             except HubUnavailableError as error:

@@ -113,14 +113,14 @@ def unsendable(problem: str) -> AbstractContextManager[object]:
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
     """The events made of rows for a hub with four partitions."""
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
-    return RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most).encode(batch)
+    return RowEncoder(SinkColumns.from_schema(frame, **how), lambda _: "0123", lambda _: most).encode(batch)
 
 
 def skipped(
     rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool
 ) -> tuple[Events, RowEncoder]:
     """The events made of rows, skipping rows that cannot be sent."""
-    makes = RowEncoder(SinkColumns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
+    makes = RowEncoder(SinkColumns.from_schema(frame, **how), lambda _: "0123", lambda _: most, "skip")
     return makes.encode(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame))), makes
 
 
@@ -311,7 +311,7 @@ def test_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: Struc
     assert makes.skipped == 2
     assert re.search(f"Row 2 of a task cannot be sent: .*{problem}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
-    (kept,) = RowEncoder(SinkColumns.from_schema(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
+    (kept,) = RowEncoder(SinkColumns.from_schema(frame), lambda _: "0123", lambda _: 1000).unsendable(batch).to_pylist()
     assert re.search(problem, kept.pop("reason"))
     assert kept == {name: row.get(name) for name in frame.names}
 
@@ -338,10 +338,10 @@ def test_text_that_is_not_utf8_is_reported_or_skipped(name: str) -> None:
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
     with unsendable("Row 2 of a task cannot be sent: .* not UTF-8"):
-        RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).encode(batch)
-    found = (makes := RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM, "skip")).encode(batch)
+        RowEncoder(SinkColumns(**places), lambda _: "0", lambda _: ROOM).encode(batch)
+    found = (makes := RowEncoder(SinkColumns(**places), lambda _: "0", lambda _: ROOM, "skip")).encode(batch)
     assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
-    assert RowEncoder(SinkColumns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
+    assert RowEncoder(SinkColumns(**places), lambda _: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
 
 def test_key_counts_twice_in_the_size_limit() -> None:

@@ -64,6 +64,22 @@ def test_events_of_a_key_arrive_in_order(event_hub: EventHub, write: Callable[..
     assert len({event.partition for event in event_hub.events()}) == 4, "keys are in all partitions"
 
 
+def test_added_partition_is_sent_to(event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool remembers the partition ids of earlier tasks."""
+    monkeypatch.setattr(writing, "_MISSING_PARTITION_AGE", 0.0)
+    schema = pa.schema([("body", pa.binary()), ("partition", pa.string())])
+
+    def write(partition: str) -> SendResult:
+        options = write_options({"connectionString": event_hub.connection_string, "onUnsendable": "skip"})
+        rows = pa.Table.from_pylist([{"body": b"x", "partition": partition}], schema)
+        return WriteTask(options, SinkColumns(0, partition=1), links).write(rows.to_batches())
+
+    assert [write("3").events, write("4").skipped] == [1, 1]
+    event_hub.emulator.add_partitions(event_hub.name, 1)
+    assert write("4").events == 1
+    assert [event.partition for event in event_hub.events()] == ["3", "4"]
+
+
 def test_rejected_batches_keep_the_order_of_a_key(
     event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
