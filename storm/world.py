@@ -467,19 +467,20 @@ class World:
             return process.query.had_twins or process.query.had_copies or self.tampered
         if not self._recreating:
             self._recreating = True
-            self.engine.at(self.engine.now + 20.0, self._create_table)
+            self.engine.at(self.engine.now + 20.0, partial(self._create_table, process.query))
         return self.tampered
 
-    def _create_table(self) -> None:
-        """Stop all queries, create a table with the positions in their checkpoints, and start them with new
-        checkpoints."""
+    def _create_table(self, failed: Query) -> None:
+        """Stop all queries, create a table with the positions in the checkpoints that used the same table as the
+        `failed` query's, and start all queries with new checkpoints."""
         self._recreating, hub, at_ms = False, self.hub, START_MS + round(self.engine.now * 1000)
         for process in self.running():
             process.end()
+        lost = failed.log[-1].end.table if failed.log else None
         logs = {
             query.plan.owner: [query.log]
             for query in self.queries
-            if query.log and query.log[-1].end.hub == hub.reference
+            if query.log and query.log[-1].end.hub == hub.reference and lost in (None, query.log[-1].end.table)
         }
         named = query_positions(logs, None).named if logs else {}
         self.note(f"a lease table is created with the positions {named}")

@@ -168,9 +168,9 @@ def _conflict(options: str, reason: str) -> OptionError:
 
 
 def _table(log: Sequence[LoggedBatch]) -> str:
-    """The location of the lease table that the last batch used."""
+    """The lease table that the last batch used. A table created anew at the same location counts its epochs from 1."""
     end = log[-1].end
-    return end.table.location if end.table else end.group or _NO_TABLE
+    return f"{end.table.location} (id {end.table.id})" if end.table else end.group or _NO_TABLE
 
 
 def _only(found: Collection[str], wanted: str | None, option: str, what: str) -> str:

@@ -18,7 +18,7 @@ from spark_ehbalance.query.offsets import EpochPosition, HubReference, TableRefe
 from tests.ops.command import Command, assert_error
 from tests.ops.groups import HUB, Group, change, fill, history
 from tests.query.scala_folders import scala_folder
-from tests.query.spark_folders import batch, spark_folder
+from tests.query.spark_folders import LOST, batch, spark_folder
 
 
 @pytest.fixture(autouse=True)
@@ -129,9 +129,10 @@ def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) 
     made = replace(batch("a", p0=(1, 0, 5)), hub=HubReference(HUB, "ns", 1_700_000_000_000))
     recreated = replace(made, hub=HubReference(HUB, "ns", 1_800_000_000_000))
     elsewhere = batch("b", TableReference("t2", "/other/leases"), p1=(1, 30, 40))
+    recreated_table = batch("b", TableReference("t2", LOST.location), p0=(1, 90, 99))
     alone, copy = batch("a", None, p0=(0, 0, 40)), replace(batch("a", p0=(1, 0, 10)), lineage="one")
     cases = {
-        "different lease tables: /lost/leases, /other/leases": (batch("a", p0=(1, 0, 10)), elsewhere),
+        "different lease tables: /lost/leases (id t1), /other/leases (id t2)": (batch("a", p0=(1, 0, 10)), elsewhere),
         "2 sources without a lease table have each read all partitions of hub": (alone, alone),
         "are copies of the same checkpoint": (copy, copy),
         "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, recreated),
@@ -140,6 +141,10 @@ def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) 
             batch("b", hub="other", p0=(1, 0, 9)),
         ),
         f"{tmp_path}/4/b is unusable": (made, None),
+        "their queries last read with different lease tables: /lost/leases (id t1), /lost/leases (id t2)": (
+            batch("a", p0=(1, 0, 10)),
+            recreated_table,
+        ),
     }
     for number, (message, (one, two)) in enumerate(cases.items()):
         folders = [
