@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -19,11 +20,13 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Delta's writer options for an append.
+#: Delta's writer options for an append, and those of them that are true or false.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
+_SWITCHES = ("mergeSchema", "optimizeWrite")
 
 #: Known marks by target location and source. Each cache is valid for its table id and version, so all queries in a
-#: process can share it. The key is not the target's name, because sessions resolve names differently.
+#: process can share it, but only after their first batch: while they were stopped, an older copy of the table may have
+#: reached this version. The key is not the target's name, because sessions resolve names differently.
 _caches: dict[tuple[str, str], TransactionCache] = {}
 
 #: The number of the last written batch, by query run, target location and source.
@@ -52,17 +55,16 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     Raises `TargetError` if the DataFrame cannot be written to the table. Delta's own errors are passed through. After
     any of these errors, the batch can be run again.
     """
-    check_name(target)
-    _write(df, batch_id, target, source, _strings(options))
+    _write(df, batch_id, target, source, _checked(target, source, options))
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
-    Raises `TargetError` if `target` is neither a name nor a path, or if an option is unknown.
+    Raises `TargetError` if `target` is neither a name nor a path, if `source` is empty, or if an option or its value is
+    unknown.
     """
-    check_name(target)
-    strings = _strings(options)
+    strings = _checked(target, source, options)
 
     def write(df: DataFrame, batch_id: int) -> None:
         _write(df, batch_id, target, source, strings)
@@ -70,12 +72,35 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
     return write
 
 
+def _checked(target: str, source: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+    check_name(target)
+    if source == "":
+        raise TargetError(
+            "EHB_TARGET_CALL_INVALID", function="write_once", problem="source is empty", allowed="a name, or None"
+        )
+    return _strings(options)
+
+
 def _strings(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options as strings, as Delta's writer expects them. Raises `TargetError` for an unknown option."""
+    """The options as strings, as Delta's writer expects them. Raises `TargetError` for an unknown option or value."""
     if unknown := sorted(options.keys() - {*OPTIONS}):
         problem = f"there is no option {unknown[0]}"
         raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=", ".join(OPTIONS))
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    strings = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    for name, value in strings.items():
+        if allowed := allowed_values(name, value):
+            problem = f"{name} is {value!r}"
+            raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=allowed)
+    return strings
+
+
+def allowed_values(name: str, value: str) -> str | None:
+    """The allowed values of Delta's option `name`, unless `value` is one of them."""
+    if name in _SWITCHES and value.lower() not in ("true", "false"):
+        return "true or false"
+    if name == "maxRecordsPerFile" and not re.fullmatch(r"-?\d+", value):
+        return "a whole number"
+    return None
 
 
 def _write(df: DataFrame, batch_id: int, target: str, source: str | None, options: Mapping[str, str]) -> None:
@@ -91,8 +116,8 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     name = source or batch.hub
     table = Target(df, target, name, options, created=batch.created, events=batch if batch.last else None)
     key = (table.location, name)
-    table.cache = _caches.get(key)
     done = (batch.run, *key)
+    table.cache = _caches.get(key) if done in _written else None
     if _written.get(done) == batch_id:
         raise TargetError("EHB_TARGET_BATCH_EXISTS", target=target, batch=batch_id)
     if done not in _written:

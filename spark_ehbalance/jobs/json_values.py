@@ -181,6 +181,9 @@ def _mismatch(kind: T.DataType, sent: Any) -> RejectedError:
 
 
 def _struct(kind: T.StructType, budget: _Budget) -> _Reader:
+    names = [name.lower() for name in kind.names]
+    if twice := [name for name in kind.names if names.count(name.lower()) > 1]:
+        raise ValueError(f"field {twice[-1]} occurs twice; Delta ignores case")
     readers = [(field.name, *_reader(field.dataType, budget), field.nullable) for field in kind]
 
     def convert(sent: Any) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.exactly_once import once
-from spark_ehbalance.exactly_once.writing import OPTIONS
+from spark_ehbalance.exactly_once.writing import OPTIONS, allowed_values
 from spark_ehbalance.jobs.settings import (
     JobSettings,
+    SettingError,
     group,
     hub,
     parse_location,
@@ -33,6 +34,8 @@ def _writer(prefix: str, options: Mapping[str, str], _: Mapping[str, str]) -> Ma
         reject_secret(redacted(prefix + name), value)
         if name not in _ONCE:
             raise unknown_setting(prefix + name, [prefix + option for option in _ONCE])
+        if allowed := allowed_values(name, value) if name in OPTIONS else not value and "a name":
+            raise SettingError("EHB_OPTION_INVALID", option=prefix + name, value=redacted(value), allowed=allowed)
     return options
 
 

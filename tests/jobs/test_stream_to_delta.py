@@ -114,6 +114,9 @@ def test_writer_options_are_passed_on() -> None:
     [
         ("sink.path", "/u", "EHB_OPTION_UNKNOWN", {"hint": f" {SINK}compression, "}),
         ("table", "delta.`/t`", "EHB_OPTION_INVALID", {"allowed": "either a path or a name"}),
+        ("sink.mergeSchema", "yes", "EHB_OPTION_INVALID", {"allowed": "true or false"}),
+        ("sink.maxRecordsPerFile", "abc", "EHB_OPTION_INVALID", {"allowed": "a whole number"}),
+        ("sink.source", "", "EHB_OPTION_INVALID", {"allowed": "a name"}),
         *(
             (name, "x", "EHB_OPTION_UNKNOWN", {"hint": f" {PREFIX}table, "})
             for name in ("TABLE", "tables", "source", "sinks.path")

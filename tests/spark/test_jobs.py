@@ -172,6 +172,7 @@ def test_unparsable_events_go_to_their_own_table_even_after_a_crash_between_the_
         ("id STRIN", "'id STRIN' (["),
         ("Partition INT", "field names other than partition,"),
         ("x ARRAY<VARIANT>", "JSON cannot be parsed as variant; use STRING"),
+        ("x STRUCT<id: INT, ID: INT>", "field ID occurs twice; Delta ignores case"),
     ],
 )
 def test_invalid_schema_is_refused(spark: SparkSession, schema: str, problem: str) -> None:

@@ -530,6 +530,29 @@ def test_events_from_a_recreated_hub_are_an_error(
     assert events_in(target).total() == 8 * 5
 
 
+def test_marks_of_an_earlier_query_are_forgotten(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
+) -> None:
+    """After the target has been restored, other commits can bring it to the version at which the marks were known."""
+
+    def write(folder: str) -> set[tuple[str, int]]:
+        sent = fill(hub, 2)
+        run_available(spark, options, tmp_path / folder, process=once(target))
+        return sent
+
+    write("before")
+    shutil.copytree(target, tmp_path / "copy")
+    write("before")
+    shutil.rmtree(target)
+    shutil.copytree(tmp_path / "copy", target)
+    for number in range(2):
+        other = event_rows(spark, number, number + 1, partition="other").drop("body")
+        other.write.format("delta").mode("append").save(target)
+    assert DeltaTable(target).version() == 2
+    sent = write("after")
+    assert events_in(target) == Counter([*sent, ("other", 0), ("other", 1)])
+
+
 def test_marks_are_not_shared_between_tables_of_the_same_name(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -639,6 +662,11 @@ def test_only_batches_from_one_hub_with_both_columns_are_written(
             wrong()
     with raises(TargetError, "EHB_TARGET_CALL_INVALID", problem=re.compile("no option overwriteSchema")):
         once("/a", overwriteSchema=True)
+    for option, allowed in (({"mergeSchema": "yes"}, "true or false"), ({"maxRecordsPerFile": 1.5}, "a whole number")):
+        with raises(TargetError, "EHB_TARGET_CALL_INVALID", allowed=allowed):
+            once("/a", **option)
+    with raises(TargetError, "EHB_TARGET_CALL_INVALID", problem="source is empty"):
+        once("/a", source="")
     one, two = (spark.readStream.format("ehbalance").options(**options).load() for _ in range(2))
     with pytest.raises(StreamingQueryException, match=r"\[EHB_TARGET_CALL_INVALID\] .* has 2 ehbalance sources"):
         run_frame(one.union(two), tmp_path / "two", process=once(target))
