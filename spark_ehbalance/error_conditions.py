@@ -105,7 +105,8 @@ CONDITIONS = {
         "HubUnavailableError",
         "{what}: {reason}.",
         "Check the host name, the firewall (port 5671, or 443 with `transportType=AmqpOverWebsocket`) and "
-        "[the network options](security.md#networks). If the namespace is throttled, add throughput units.",
+        "[the network options](security.md#networks). If the namespace is throttled, add throughput units. If the "
+        "reason names an epoch receiver, set another `consumerGroup`.",
     ),
     "EHB_NETWORK_INVALID": Condition(
         "HubUnavailableError",
@@ -126,8 +127,8 @@ CONDITIONS = {
         "MissingError",
         "{what} {problem}.",
         "Check `eventHubName`, `consumerGroup` and the namespace. If they are correct, create the missing resource, or "
-        "enable the hub. If the hub was recreated with fewer partitions, set a new `checkpointLocation` and a new "
-        "`leaseTable`.",
+        "enable the hub. If the hub was recreated with fewer partitions, see "
+        "[`EHB_HUB_RECREATED`](#ehb_hub_recreated).",
     ),
     "EHB_PARTITION_SILENT": Condition(
         "HubUnavailableError",
@@ -183,8 +184,8 @@ CONDITIONS = {
     "EHB_HUB_RECREATED": Condition(
         "DataLossError",
         "The {part} contains positions of {known}, but the query now reads {found}.",
-        "Set a new `checkpointLocation`. Also set a new `leaseTable`, or keep the table and run `ehbalance seek "
-        "LEASE_TABLE --all --to earliest`.",
+        "Set a new `checkpointLocation`. Also set a new `leaseTable` and `startingPosition=earliest`, or keep the "
+        "table and run `ehbalance seek LEASE_TABLE --all --to earliest`.",
     ),
     "EHB_LEASE_TABLE_CHANGED": Condition(
         "DataLossError",

@@ -61,8 +61,7 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
-    Raises `TargetError` if `target` is neither a name nor a path, if `source` is empty, or if an option or its value is
-    unknown.
+    Raises `TargetError` if an argument is invalid.
     """
     strings = _checked(target, source, options)
 
@@ -185,8 +184,8 @@ def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
     for partition, range_ in skipped(read, marks).items():
         _LOG.warning(
             "events between the target's last event and this batch were not written exactly once: they aged out, were "
-            "skipped, or were written in another way. If the target was restored from an older copy, they are missing. "
-            "Stop the queries, restore the target again, and run `ehbalance seek` to `from` before you restart the "
-            "queries. partition=%s from=%d to=%d",
+            "skipped, or were written in another way. If the target was restored from an older copy, or the lease "
+            'table was created anew, they may be missing: see "If something fails" in docs/exactly-once.md. '
+            "partition=%s from=%d to=%d",
             partition, range_.start, range_.end - 1,
         )  # fmt: skip

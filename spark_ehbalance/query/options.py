@@ -164,7 +164,8 @@ class Options:
     min_partitions: int | None = option_field(
         None,
         whole_number(1),
-        "minimum number of Spark tasks per batch: large offset ranges are split, and read without an owner level",
+        "minimum number of Spark tasks per batch: large offset ranges are split into up to four tasks, and read "
+        "without an owner level",
     )
     max_partitions_owned: int | None = option_field(
         None,
