@@ -185,7 +185,7 @@ PAST_FAULTS = (
     PastFault(
         "a batch that is run again drops a partition that was sought since",
         "query.replay",
-        "return not finished if was_moved_by_seek(range_, holding) else holding.checkpoint.next == range_.start",
+        "return was_moved_by_seek(range_, holding) or holding.checkpoint.next == range_.start",
         "return holding.checkpoint.next == range_.start",
         ("sought",),
         seed=1059,

@@ -58,9 +58,9 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     """Upsert rows into a Delta table so that the table contains one row per event.
 
     A row replaces the table's row for the same event; with `update=False`, the table's row stays. `df` must have
-    `partition` and `sequenceNumber`, which identify an event, and one row per event. In new rows, columns that `df` lacks
-    get their defaults; the others must have the table's types. For `target`, see `write_once`. After `merge` has been
-    called on a table, `write_once` also uses MERGE for that table, which is slower.
+    `partition` and `sequenceNumber`, which identify an event, and one row per event. In new rows, columns that `df`
+    lacks get their defaults; the others must have the table's types. For `target`, see `write_once`. After `merge` has
+    been called on a table, `write_once` also uses MERGE for that table, which is slower.
 
     Raises `TargetError` and writes nothing if `df` cannot be merged into the table. This happens if `write_once` has
     written events from several hubs or sources to the table, or if `update=True` and the table contains an event twice.

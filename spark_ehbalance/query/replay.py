@@ -90,8 +90,9 @@ class EarlierBatches:
     finished_number: int = 0
 
     def replay(self, end: StreamOffset, owned: Mapping[str, OwnedLease]) -> dict[str, OffsetRange]:
-        """The ranges of the logged batch ending at `end` that must be read again."""
-        return plan_replay(end.ranges, owned, finished=end.batch <= self.finished_number)
+        """The ranges of the logged batch ending at `end` that must be read again. If it has finished, the sink may skip
+        its number, so the next batch reads what it lacked."""
+        return {} if end.batch <= self.finished_number else plan_replay(end.ranges, owned)
 
 
 def recover(logged: LoggedBatches, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
@@ -102,9 +103,7 @@ def recover(logged: LoggedBatches, found: Snapshot, lineage: str) -> tuple[dict[
     return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)
 
 
-def plan_replay(
-    ranges: Mapping[str, OffsetRange], owned: Mapping[str, OwnedLease], *, finished: bool = False
-) -> dict[str, OffsetRange]:
+def plan_replay(ranges: Mapping[str, OffsetRange], owned: Mapping[str, OwnedLease]) -> dict[str, OffsetRange]:
     """The ranges that must be read again, with their new epochs, of a batch logged by the query's earlier process.
 
     These are the ranges of partitions whose checkpoint is still at the start of the range, and that the query has owned
@@ -112,12 +111,12 @@ def plan_replay(
     batch. They must not be read here: the sink skips a batch number it has already written, even if the earlier process
     wrote only part of a range.
 
-    If a seek has moved a partition since then, its checkpoint does not show whether the range was read. It is read
-    again unless the lease table records the batch as `finished`.
+    If a seek has moved a partition since then, its checkpoint does not show whether the range was read, so it is read
+    again.
     """
 
     def unread(range_: OffsetRange, holding: OwnedLease) -> bool:
-        return not finished if was_moved_by_seek(range_, holding) else holding.checkpoint.next == range_.start
+        return was_moved_by_seek(range_, holding) or holding.checkpoint.next == range_.start
 
     return {
         partition: replace(range_, epoch=owned[partition].epoch, since_ms=owned[partition].since_ms)

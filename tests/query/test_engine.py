@@ -380,9 +380,9 @@ def test_logged_batch_is_not_replayed_without_a_partition_that_nobody_has_claime
     assert one.read(end) == [("0", 0, 5)]
 
 
-@pytest.mark.parametrize("sought", [True, False])
-def test_logged_batch_is_not_replayed_before_its_partitions_are_claimed_again(sought: bool) -> None:
-    """A seek, or a late commit of an earlier process, can precede the claims of the restarted process."""
+@pytest.mark.parametrize("meanwhile", ["sought", "claimed", "claimed and released"])
+def test_logged_batch_is_not_replayed_before_its_partitions_are_claimed_again(meanwhile: str) -> None:
+    """A seek, or another process of the query, can precede the claims of the restarted process."""
     one, end = logged_batch()
     logged, ann = LoggedBatches(START, end), one.ann.author
     one.ann = MemberEngine(
@@ -394,10 +394,12 @@ def test_logged_batch_is_not_replayed_before_its_partitions_are_claimed_again(so
     )
     one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
     join, lease = one.begin(), one.table.leases["1"]
-    if sought:
+    if meanwhile == "sought":
         one.others(Seek(by=OPERATOR, at_ms=0, partition="1", position=Position(1), force=True))
     else:
         one.others(Claim(by=ann, at_ms=0, partition="1", epoch=lease.epoch, owned_since_ms=lease.owned_since_ms))
+    if meanwhile == "claimed and released":
+        one.others(Release(by=ann, at_ms=0, partition="1", epoch=lease.epoch + 1))
     one.end(join)
     assert [refusal.transition.partition for refusal in one.refused if isinstance(refusal.transition, Claim)] == ["1"]
     with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE"):

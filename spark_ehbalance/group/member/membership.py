@@ -15,7 +15,7 @@ from spark_ehbalance.group.member.lease_duration import LeaseDuration
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Author, Lease, MemberState, QueryRecord, TableIdentity
-from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.text import logger
 
@@ -99,9 +99,8 @@ class CommitState:
     """
 
     joined: int | None = None
-    #: Partitions and epochs of this member's leases that an earlier process claimed, or a seek moved, between this
-    #: process's read and its join. They are claimed again, because with the same epoch the hub cannot fence the earlier
-    #: process.
+    #: Partitions and epochs of the leases that this process must still claim, because another process of this member or
+    #: a seek changed them between its read and its join. With the same epoch, the hub could not fence that process.
     unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
     begun: int = 0
@@ -185,8 +184,25 @@ class Membership:
     @property
     def unclaimed(self) -> list[Lease]:
         """The leases in `CommitState.unclaimed` that have not changed since."""
-        leases, unclaimed = self.group_state.leases, sorted(self.commit_state.unclaimed)
-        return [leases[p] for p, epoch in unclaimed if (leases[p].owner, leases[p].epoch) == (self.author.id, epoch)]
+        unclaimed = self.commit_state.unclaimed
+        leases = self.resumable(self.group_state.leases) if unclaimed else []
+        return [lease for lease in leases if (lease.partition, lease.epoch) in unclaimed]
+
+    def resumable(self, leases: Mapping[str, Lease]) -> list[Lease]:
+        """The leases of an earlier process of this member. The leases that it was reading come first."""
+        owner, resumable = self.author.id, []
+        candidates = {p for p, lease in leases.items() if lease.owner == owner} | (self.resume.keys() & leases.keys())
+        for partition in sorted(candidates, key=partition_order):
+            lease, earlier = leases[partition], self.earlier(partition)
+            sought = earlier.epoch < lease.seek_epoch and 0 < earlier.since_ms == lease.owned_since_ms
+            reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
+            if lease.owner == owner or (lease.owner is None and reading):
+                resumable.append((not reading, lease))
+        return [lease for _, lease in sorted(resumable, key=lambda entry: entry[0])]
+
+    def earlier(self, partition: str) -> ResumePoint:
+        """Where an earlier process was reading `partition`."""
+        return self.resume.get(partition, ResumePoint(-1))
 
     # --- a read of the table -----------------------------------------------------------------------------------
 
@@ -312,7 +328,7 @@ class Membership:
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
             if not self.joined and self.settings.capabilities.epochs:
-                own, claimed = snapshot.owned_by(self.author.id), _renewed(outcome)
+                own, claimed = self.resumable(snapshot.leases), _renewed(outcome)
                 unclaimed = frozenset((lease.partition, lease.epoch) for lease in own if lease.partition not in claimed)
                 written = replace(written, unclaimed=unclaimed)
             written = replace(written, joined=row.joined)

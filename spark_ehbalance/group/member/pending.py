@@ -22,10 +22,10 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
-from spark_ehbalance.group.member.membership import Clocks, Membership, ResumePoint
+from spark_ehbalance.group.member.membership import Clocks, Membership
 from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Lease, Load
-from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 
 #: The transitions on which no other member's decisions depend.
@@ -104,7 +104,8 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     by, at_ms = member.author, now.wall_ms
     transitions = _progress(member, query, at_ms)
     for lease in member.unclaimed:
-        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
+        if lease.owner == by.id:
+            transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
     for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
@@ -157,7 +158,7 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
     Pending handovers that would exceed the limit are cancelled.
     """
     by, limit = member.author, member.settings.max_owned
-    own = _resumable(member, snapshot)
+    own = member.resumable(snapshot.leases)
     transitions: list[Transition] = []
     if limit is not None:  # before the claims, because pending handovers count towards the limit
         coming = [p for p, handover in snapshot.ownership.pending.items() if handover.to == by.id]
@@ -181,25 +182,7 @@ def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> 
             Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1, ends_tenure=True)
         )
     for lease in kept:
-        since = _earlier(member, lease.partition).since_ms
+        since = member.earlier(lease.partition).since_ms
         claim = Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch, owned_since_ms=since)
         transitions.append(claim)
     return transitions
-
-
-def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
-    """The leases of an earlier process of this member. The leases that it was reading come first."""
-    owner, resumable = member.author.id, []
-    candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
-    for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
-        lease = snapshot.leases[partition]
-        earlier = _earlier(member, partition)
-        sought = earlier.epoch < lease.seek_epoch and 0 < earlier.since_ms == lease.owned_since_ms
-        reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
-        if lease.owner == owner or (lease.owner is None and reading):
-            resumable.append((not reading, lease))
-    return [lease for _, lease in sorted(resumable, key=lambda entry: entry[0])]
-
-
-def _earlier(member: Membership, partition: str) -> ResumePoint:
-    return member.resume.get(partition, ResumePoint(-1))
