@@ -185,7 +185,7 @@ def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
         _LOG.warning(
             "events between the target's last event and this batch were not written exactly once: they aged out, were "
             "skipped, or were written in another way. If the target was restored from an older copy, or the lease "
-            'table was created anew, they may be missing: see "If something fails" in docs/exactly-once.md. '
+            'table was recreated, they may be missing: see "If something fails" in docs/exactly-once.md. '
             "partition=%s from=%d to=%d",
             partition, range_.start, range_.end - 1,
         )  # fmt: skip

@@ -168,7 +168,7 @@ def _conflict(options: str, reason: str) -> OptionError:
 
 
 def _table(log: Sequence[LoggedBatch]) -> str:
-    """The lease table that the last batch used. A table created anew at the same location counts its epochs from 1."""
+    """The lease table that the last batch used. A recreated table counts its epochs from 1."""
     end = log[-1].end
     return f"{end.table.location} (id {end.table.id})" if end.table else end.group or _NO_TABLE
 
