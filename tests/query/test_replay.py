@@ -49,6 +49,9 @@ def test_batch_is_replayed_wherever_a_seek_moved_the_position(next: int) -> None
     holdings = {"0": owned_lease(next, epoch=4, since_ms=7, seek_epoch=3)}
     logged = {"0": OffsetRange("0", 2, 5, 10, since_ms=7)}
     assert plan_replay(logged, holdings) == {"0": OffsetRange("0", 4, 5, 10, since_ms=7)}
+    assert EarlierBatches(finished_number=3).replay(StreamOffset("a", logged, batch=3), holdings) == {}, (
+        "the table knows that"
+    )
     assert plan_replay(logged, {"0": owned_lease(next, epoch=4, since_ms=8, seek_epoch=3)}) == {}, (
         "another member has had it"
     )
@@ -64,6 +67,9 @@ def test_finished_batches_of_earlier_processes_are_not_replayed() -> None:
         assert EarlierBatches(finished_number=number).replay(logged, holdings) == {}, (
             "the table knows that it is finished"
         )
+    unmoved = {"0": owned_lease(5, epoch=3, since_ms=7)}
+    assert EarlierBatches(finished_number=2).replay(logged, unmoved)
+    assert EarlierBatches(finished_number=3).replay(logged, unmoved) == {}, "the next batch reads what it lacked"
 
 
 def test_progress_missing_from_the_table_is_recovered_if_ownership_has_not_changed() -> None:
