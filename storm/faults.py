@@ -238,6 +238,22 @@ PAST_FAULTS = (
         ("fenced", "errors"),
     ),
     PastFault(
+        "a process joins although another process of the query has begun a later batch",
+        "group.changes",
+        "if own and own.run != self.by.incarnation and not own.is_continued_by(self.begun, self.planner):",
+        "if False:",
+        ("record",),
+        seed=100105,
+    ),
+    PastFault(
+        "a lease that was handed over is valid for a duration that no other member has read",
+        "group.member.membership",
+        "renewed_at, lasts = since, min(last_duration, self.duration.own)",
+        "renewed_at, lasts = since, self.duration.own",
+        ("two planners",),
+        seed=776,
+    ),
+    PastFault(
         "positions count all of a batch as read although a change of owner cut it short",
         "query.positions",
         "known = batch.end.checkpoints if shared else {}",
@@ -247,10 +263,10 @@ PAST_FAULTS = (
     ),
     PastFault(
         "a query continues with a checkpoint that was rolled back",
-        "query.consistency",
-        "if _continues(known, record):",
-        "if True:",
-        ("skipped",),
+        "group.model",
+        "return self.begun < begun and self.run in",
+        "return True or self.run in",
+        ("skipped", "record"),
         seed=191,
     ),
     PastFault(

@@ -51,6 +51,23 @@ KINDS = {
     "seek": 2,
 }
 
+#: Weights of the faults that befall a query while another process of it starts or has just joined.
+_KINDS_AT_STARTS = KINDS | {
+    "kill_at": 16,
+    "stop": 5,
+    "twin": 10,
+    "suspend": 6,
+    "suspend_planner": 8,
+    "suspend_in_commit": 6,
+    "unreachable": 5,
+    "outage": 3,
+    "bad_commits": 10,
+    "transfer": 4,
+    "seek": 8,
+}
+
+#: From this seed on, every fifth group has the `_KINDS_AT_STARTS`. Below it, the seeds of past bugs still find them.
+_FIRST_WITH_STARTS = 100_000
 
 #: Rare kinds of faults: people restore, copy, delete or recreate one part without the others.
 TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoint_copied", "hub_recreated")
@@ -137,7 +154,8 @@ def draw(seed: int) -> Plan:
         for number in range(rng.randint(1, rng.choice((2, 3, 6))))
     )
     pace, at, faults = rng.choice((2.0, 4.0, 8.0)), FAULTS_BEGIN, list[Fault]()
-    kinds, weights = list(KINDS), list(KINDS.values())
+    by_weight = _KINDS_AT_STARTS if seed >= _FIRST_WITH_STARTS and seed % 5 == 0 else KINDS
+    kinds, weights = list(by_weight), list(by_weight.values())
     while (at := at + rng.expovariate(1 / pace)) < FAULTS_END:
         (kind,) = rng.choices(kinds, weights)
         seconds = rng.uniform(1.0, rng.choice((3.0, 30.0, 120.0)))

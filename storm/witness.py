@@ -116,6 +116,10 @@ class Witness:
                 continue
             if isinstance(transition, (HandOver, Release)) and self._world.plan.max_stall is None:
                 self._check_release(transition, after.leases[transition.partition])
+        for lineage, record in after.queries.items():
+            known = before.queries.get(lineage, record)
+            if record.batch < known.batch or record.begun < known.begun:
+                raise Violation("record", f"{lineage} was at {known}, and then at {record}")
         for id, row in after.members.items():
             # Partitions claimed by an earlier process of the member are released by the next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]

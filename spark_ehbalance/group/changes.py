@@ -89,7 +89,8 @@ class Transition(ABC):
 class Join(Transition):
     """Become a member, or take over the membership of an earlier process with the same id, which is fenced.
 
-    `lineage`, `batch`, `begun` and `planner` are the fields of `QueryRecord`; a consumer has no record.
+    `lineage`, `batch`, `begun` and `planner` are the fields of `QueryRecord`; a consumer has no record. The transition
+    is invalid if another process has continued the query since this one read its checkpoint.
     """
 
     host: str = ""
@@ -103,6 +104,8 @@ class Join(Transition):
 
     def rejection(self, state: WorkingCopy) -> str | None:
         present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
+        if own and own.run != self.by.incarnation and not own.is_continued_by(self.begun, self.planner):
+            return f"another process of the query has begun batch {own.begun}"
         joined = present is not None and present.incarnation == self.by.incarnation
         known = not self.lineage or (own is not None and own.run == self.by.incarnation)
         return f"{self.by.id} has already joined" if joined and known else None
@@ -135,17 +138,14 @@ class Join(Transition):
         if not self.lineage:
             return
         before = state.queries.get(self.lineage)
-        begun, planner = self.begun, self.planner
-        if before is not None and before.begun > begun:
-            begun, planner = before.begun, before.planner
         state.queries[self.lineage] = QueryRecord(
             self.lineage,
             self.by.incarnation,
             self.by.id,
             before.start + 1 if before else 1,
             max(self.batch, before.batch if before else 0),
-            begun,
-            planner,
+            self.begun,
+            self.planner,
             self.at_ms,
             self.host,
         )
@@ -178,7 +178,7 @@ class Advance(Transition):
         record = state.queries[self.lineage]
         if self.begun >= record.begun:
             record = replace(record, begun=self.begun, planner=self.planner)
-        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
+        state.queries[self.lineage] = replace(record, batch=max(self.batch, record.batch), at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,14 @@ class QueryRecord:
     at_ms: int = 0
     host: str = ""
 
+    def is_continued_by(self, begun: int, planner: str) -> bool:
+        """Whether the last run of the query began with, or planned, the batch `begun` that the run `planner` planned: a
+        batch is recorded in the lease table only after Spark's log. A run that shut down cleanly (`run` is empty)
+        reported its last batch."""
+        if self.begun == begun:
+            return self.planner == planner
+        return self.begun < begun and self.run in ("", planner)
+
 
 @dataclass(frozen=True, slots=True)
 class Author:

@@ -6,7 +6,7 @@ People copy, restore and move each without the others. Names are not evidence: c
 from __future__ import annotations
 
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.group.model import QueryRecord
+from spark_ehbalance.group.member.membership import stale_checkpoint
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.text import format_time
@@ -79,24 +79,7 @@ def _changed_run(known: StreamOffset, found: Snapshot) -> DataLossError | None:
     record = found.queries.get(known.lineage)
     if record is None or record.begun < known.table_begun:
         return _stale("last batch of this query", known.table_begun, record.begun if record else "missing")
-    if _continues(known, record):
-        return None
-    return DataLossError(
-        "EHB_CHECKPOINT_STALE",
-        batch=known.batch,
-        begun=record.begun,
-        at=format_time(record.at_ms),
-        owner=record.owner,
-        host=record.host or "an unknown host",
-    )
-
-
-def _continues(known: StreamOffset, record: QueryRecord) -> bool:
-    """Whether the last run of the query began with `known`, or planned it: a batch is recorded in the lease table only
-    after Spark's log. A run that shut down cleanly (its record is empty) reported its last batch."""
-    if record.begun == known.batch:
-        return record.planner == known.run
-    return record.begun < known.batch and record.run in ("", known.run)
+    return None if record.is_continued_by(known.batch, known.run) else stale_checkpoint(known.batch, record)
 
 
 def _stale(what: str, known: object, found: object) -> DataLossError:

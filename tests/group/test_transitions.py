@@ -530,7 +530,7 @@ def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> J
 def test_query_is_recorded_and_its_runs_are_counted() -> None:
     first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
     assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
-    assert_rejected(first, run_of(STRANGER), "eve has already joined")
+    assert_rejected(first, run_of(STRANGER, begun=4), "eve has already joined")
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
@@ -544,12 +544,18 @@ def test_query_is_recorded_and_its_runs_are_counted() -> None:
     for run in ("eve-0", "eve-2"):  # of the same query under another name
         taken = replace(first, queries={"l": replace(first.queries["l"], run=run)})
         assert_rejected(taken, ended, "the table has no record of this run")
-        assert after(taken, run_of(STRANGER)).queries["l"].run == "eve-1"
-    later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
+        assert after(taken, run_of(STRANGER, begun=4, planner="eve-0")).queries["l"].run == "eve-1"
+    later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=8, planner="eve-1")).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
-    for begun in (8, 9):
-        ahead = after(again, run_of(Author("eve", "eve-2"), begun=begun, planner="eve-1b")).queries["l"]
-        assert (ahead.begun, ahead.planner) == (begun, "eve-1b"), "the table had not learned of that batch"
+    behind = run_of(Author("eve", "eve-2"), begun=7)
+    assert_rejected(again, behind, "another process of the query has begun batch 8")
+    assert after(again, replace(behind, lineage="another")).queries["l"] == record
+    assert after(first, ended, replace(ended, batch=6)).queries["l"].batch == 7, "a finished batch stays finished"
+    ahead = after(again, run_of(Author("eve", "eve-2"), begun=9, planner="eve-1b")).queries["l"]
+    assert (ahead.begun, ahead.planner) == (9, "eve-1b"), "the table had not learned of that batch"
+    assert_rejected(again, run_of(Author("eve", "eve-2"), begun=8, planner="eve-1b"), "has begun batch 8")
+    running = run_of(STRANGER, begun=5, planner="eve-0")
+    assert after(replace(first, members={}), running).queries["l"].begun == 5, "a running process joins again"
     forgotten = after(first, Forget(by=ANN, at_ms=AT, member="eve", counter=first.members["eve"].counter))
     assert forgotten.queries == first.queries, "which is not to leave"
 

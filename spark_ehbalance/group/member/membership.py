@@ -17,7 +17,7 @@ from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.text import logger
+from spark_ehbalance.text import format_time, logger
 
 _LOG = logger(__name__)
 
@@ -210,7 +210,7 @@ class Membership:
         """The state after a read that began at the monotonic time `begun` (None: just now).
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if the table was replaced or
-        rolled back.
+        rolled back, or if another process continued the query before this process joined.
         """
         self._check_table(snapshot, query)
         member = self._with_durations(snapshot)._with_read(snapshot, now, now.monotonic if begun is None else begun)
@@ -222,14 +222,16 @@ class Membership:
         member = replace(member, read_state=replace(member.read_state, drained=drained))
         if record is not None and record.run == self.author.incarnation:  # an unanswered commit may have joined again
             member = replace(member, commit_state=replace(member.commit_state, start=record.start))
-        return member._with_leases(snapshot, now)
+        return member._with_leases(snapshot, now, self.duration.own)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
-        table, found = self.group_state.table, snapshot.table
+        table, found, record = self.group_state.table, snapshot.table, self._record(snapshot)
         if not self.settings.capabilities.members:
             return
         if table is not None and found is not None and found.id != table.id:
             raise DataLossError("EHB_LEASE_TABLE_REPLACED", known=table.id, found=found.id)
+        if not self.joined and record is not None and not record.is_continued_by(query.begun, query.planner):
+            raise stale_checkpoint(query.begun, record)
         for _, lease, known in changed_rows(snapshot.leases, self.group_state.leases):
             if lease is None or lease.epoch < known.epoch:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
@@ -321,7 +323,8 @@ class Membership:
             # Other members' durations apply from the next read, because by then all of them can have read this commit.
             observations = observations.restarted()
         state, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
-        return replace(member, group_state=state, commit_state=written)._with_leases(snapshot, now, _renewed(outcome))
+        member = replace(member, group_state=state, commit_state=written)
+        return member._with_leases(snapshot, now, self.duration.own, _renewed(outcome))
 
     def _written(self, outcome: Outcome, at: float) -> CommitState:
         written, snapshot = self.commit_state, outcome.after
@@ -394,7 +397,7 @@ class Membership:
         if not self.joined or not record:
             return []
         known = record.begun > begun or (record.begun, record.planner) == (begun, planner)
-        if known and record.batch == batch:
+        if known and record.batch >= batch:
             return []
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
@@ -424,9 +427,14 @@ class Membership:
             return False
         return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)
 
-    def _with_leases(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
-        """The state with the leases owned in `snapshot`; `renewed` are partitions renewed by a commit (None: a
-        read)."""
+    def _with_leases(
+        self, snapshot: Snapshot, now: Clocks, last_duration: float, renewed: Set[str] | None = None
+    ) -> Membership:
+        """The state with the leases owned in `snapshot`; `renewed` are partitions renewed by a commit (None: a read).
+
+        Until it is renewed, a new lease expires after `last_duration`, this member's lease duration as of the last
+        snapshot, because other members may have read no later one.
+        """
         # In a blob store, the claim of an earlier process may have been written without its position.
         own = [lease for lease in snapshot.owned_by(self.author.id) if lease.checkpoint is not None]
         seen, held = self.group_state.leases, self.owned
@@ -446,7 +454,9 @@ class Membership:
                 continue
             assert lease.checkpoint is not None
             same_epoch = before is not None and before.epoch == lease.epoch
-            renewed_at, lasts = now.monotonic if again else since, self.duration.own
+            renewed_at, lasts = since, min(last_duration, self.duration.own)
+            if again:
+                renewed_at, lasts = now.monotonic, self.duration.own
             if before is not None and same_epoch and not again:
                 renewed_at, lasts = before.renewed, before.lasts
             if renewed is None and before is not None and not same_epoch:
@@ -462,6 +472,18 @@ class Membership:
             lease_now = snapshot.leases.get(partition)  # a new table has none
             _LOG.info("Partition no longer owned. partition=%s owner=%s", partition, lease_now and lease_now.owner)
         return replace(self, group_state=state, owned_leases=OwnedLeases(own, holdings))
+
+
+def stale_checkpoint(batch: int, record: QueryRecord) -> DataLossError:
+    """The error for a checkpoint that ends with `batch` although the query's `record` contradicts it."""
+    return DataLossError(
+        "EHB_CHECKPOINT_STALE",
+        batch=batch,
+        begun=record.begun,
+        at=format_time(record.at_ms),
+        owner=record.owner,
+        host=record.host or "an unknown host",
+    )
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:

@@ -24,6 +24,8 @@ from spark_ehbalance.group.changes import (
     apply,
 )
 from spark_ehbalance.group.commands import Seek
+from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks, OwnedLease, OwnedLeases
 from spark_ehbalance.group.member.protocol import (
     Committed,
@@ -34,12 +36,13 @@ from spark_ehbalance.group.member.protocol import (
     StoreFailed,
     Tick,
 )
-from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from tests.group.member.one import AT_MS, OPERATOR, START, One, member
-from tests.group.strategies.members import CYCLE, LEASE, LOOK, Members, balance_now, snapshot_of, unfailing
+from spark_ehbalance.group.strategies import STRATEGIES
+from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, member
+from tests.group.strategies.members import CYCLE, LEASE, LOOK, Members, balance_now, looked, snapshot_of, unfailing
 from tests.lease_table.store_conformance import BOB
 from tests.raising import assert_reports, raises
 
@@ -83,6 +86,30 @@ def test_later_process_of_the_query_under_another_name_fences_this_one(incarnati
     one.others(Join(by=Author("bob", incarnation), at_ms=AT_MS, lineage="l"))
     with pytest.raises(FencedError):
         one.begin()
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
+def test_process_that_read_its_checkpoint_before_the_last_batch_does_not_join(meanwhile: bool) -> None:
+    """It fences nobody: the process that began that batch continues."""
+    one = One(lineage="l")
+    late = MemberEngine(
+        Author("ann", "ann-2"),
+        Settings(STRATEGIES["greedy"], LEASE, lineage="l"),
+        random.Random(0),
+        query=QueryState(batch=6, begun=7, planner="ann-1"),
+    )
+    turn = Turn(*looked(late, one.table, ("0", "1"), one.clocks)) if meanwhile else None
+    one.ann.record_batch(8, "ann-1")
+    one.now += LEASE / 3
+    one.turn()
+    with raises(DataLossError, "EHB_CHECKPOINT_STALE", batch=7, begun=8, owner="ann"):
+        if turn is None:
+            Turn(*looked(late, one.table, ("0", "1"), one.clocks))
+        else:
+            unfailing(late.handle(Committed(apply(one.table, turn.transitions), 0.1), one.clocks))
+    one.now += LEASE / 3
+    one.turn()
+    assert one.ann.owned.keys() == {"0", "1"}
 
 
 @pytest.mark.parametrize("lost", ["members", "queries"])
@@ -305,6 +332,34 @@ def test_incoming_lease_counts_from_the_read_before() -> None:
     one.now += 1
     one.turn()
     assert one.ann.owned["1"].renewed == before
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_incoming_lease_has_the_duration_in_force_before_it_was_read(answered: bool) -> None:
+    """When the lease was handed over, the member's row contained the shorter duration, which other members have read
+    and apply until they read the longer one."""
+    one = One()
+    one.others(Join(by=BOB, at_ms=AT_MS), Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
+    one.turn()
+    old = one.table
+    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
+    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    one.replace_table(replace(one.table, lease_duration_ms=round(4000 * LEASE)))
+    outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS, lease_duration_ms=round(4000 * LEASE))])
+    one.replace_table(outcome.after)
+    one.now += LEASE / 3
+    balance_now(one.ann, one.clocks)
+    assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
+    if answered:
+        unfailing(one.ann.handle(GroupRead(old, tuple(old.leases)), one.clocks))
+        unfailing(one.ann.handle(Committed(replace(outcome, seconds=0.0)), one.clocks))
+    else:
+        unfailing(one.ann.handle(GroupRead(one.table, tuple(one.table.leases)), one.clocks))
+    assert one.ann._member.duration.own == 4 * LEASE
+    assert one.ann.owned["1"].lasts == LEASE
+    one.now += LEASE / 3
+    one.turn()
+    assert one.ann.owned["1"].lasts == 4 * LEASE
 
 
 def test_suspension_during_a_failing_read_is_not_an_outage() -> None:
