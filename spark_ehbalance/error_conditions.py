@@ -176,10 +176,10 @@ CONDITIONS = {
         "DataLossError",
         "The checkpoint ends with batch {batch}, but another process of this query began batch {begun} at {at} "
         "({owner} on {host}).",
-        "The checkpoint was restored, or it is a copy. If the query has meanwhile been run elsewhere, continue it "
-        "there. Otherwise, set a new `checkpointLocation`: the query then continues from the lease table's positions. "
-        "If the sink was restored too, first [seek](commands.md#operator-commands) to the position after the last "
-        "event in the sink.",
+        "The checkpoint was restored, it is a copy, or another process uses it. If the query has meanwhile been run "
+        "elsewhere, continue it there. Otherwise, set a new `checkpointLocation`: the query then continues from the "
+        "lease table's positions. If the sink was restored too, first [seek](commands.md#operator-commands) to the "
+        "position after the last event in the sink.",
     ),
     "EHB_HUB_RECREATED": Condition(
         "DataLossError",
