@@ -51,6 +51,8 @@ class Query:
         self.checkpoint = Checkpoint()
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
+        #: The last process that wrote to the sink.
+        self.writer: Process | None = None
         #: Stage → fault that occurs when the next process enters it.
         self.next_faults: dict[str, Callable[[Process], None]] = {}
         #: Time of the earliest restart, and time at which the last batch (with AvailableNow: the last run) finished.
@@ -144,6 +146,8 @@ class Query:
         process.enter("reading")
         rows = yield from process.read(ranges)
         process.enter("writing")
+        if process.sink is self.sink:
+            self.writer = process
         try:
             yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.find_lost)
         except SinkError:

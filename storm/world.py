@@ -441,14 +441,11 @@ class World:
                 process.end()
 
     def _roll_back_checkpoint(self, query: Query, length: int) -> None:
-        """Roll a checkpoint back. If the sink skips known batch numbers, this is not done if the table lacks its last
-        batch, or to the state before the first batch, because that loses events, as docs/design.md explains."""
-        lineage = query.log[-1].end.lineage if query.log else ""
-        record, sink = self.store.snapshot.queries.get(lineage), query.sink
-        loses = isinstance(sink, NumberedSink) and (
-            length == 0 or record is None or record.begun <= max(sink.numbers, default=-1)
-        )
-        if not (query.running or loses):
+        """Roll a checkpoint back. If the sink skips known batch numbers, this is not done unless the last process that
+        wrote to it has left, or to the state before the first batch, because that loses events, as docs/design.md
+        explains."""
+        detected = length > 0 and query.writer is not None and query.writer.left
+        if not query.running and (detected or not isinstance(query.sink, NumberedSink)):
             self.note(f"the checkpoint of {query.plan.owner} is rolled back to {length} batches")
             query.checkpoint.restore(length)
 
