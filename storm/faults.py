@@ -236,6 +236,7 @@ PAST_FAULTS = (
         "written = replace(written, joined=row.joined)",
         "written = replace(written, joined=None if written.unclaimed else row.joined)",
         ("fenced", "errors"),
+        seed=100060,
     ),
     PastFault(
         "a process joins although another process of the query has begun a later batch",
@@ -275,6 +276,7 @@ PAST_FAULTS = (
         "self.member.record_batch(end.batch, end.run)",
         "pass",
         ("skipped", "errors"),
+        seed=100291,
     ),
     PastFault(
         "a query continues with the positions of a hub that was recreated",

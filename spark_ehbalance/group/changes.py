@@ -222,6 +222,8 @@ class Drain(Transition):
     def rejection(self, state: WorkingCopy) -> str | None:
         if self.member not in state.members:
             return state.unknown_member(self.member)
+        if self.by.incarnation and (fenced := state.fenced(self.by)):  # operators have none
+            return fenced
         wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
         return f"{self.member} is already {wanted.value}" if state.members[self.member].state is wanted else None
 

@@ -226,6 +226,7 @@ REFUSALS = {
     "cancel: nothing pending": (group(), CANCEL, "no handover is pending"),
     "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has already joined"),
     "drain: no member": (group(), drain("eve"), "eve is not a member; members: ann, bob, cat"),
+    "drain: fenced": (group(), drain("ann", OLD_ANN), "a later process joined as ann"),
     "drain: drained already": (BOB_LEAVING, drain("bob", BOB), "bob is already leaving"),
     "forget: heartbeat since": (
         after(group(), Heartbeat(by=ANN, at_ms=AT)),
