@@ -247,6 +247,14 @@ PAST_FAULTS = (
         seed=100105,
     ),
     PastFault(
+        "a process that joins again fences a later process of its query",
+        "group.changes",
+        "if self.again and others:",
+        "if False:",
+        ("fenced",),
+        seed=100285,
+    ),
+    PastFault(
         "a lease that was handed over is valid for a duration that no other member has read",
         "group.member.membership",
         "renewed_at, lasts = since, min(last_duration, self.duration.own)",

@@ -69,6 +69,9 @@ _KINDS_AT_STARTS = KINDS | {
 #: From this seed on, every fifth group has the `_KINDS_AT_STARTS`. Below it, the seeds of past bugs still find them.
 _FIRST_WITH_STARTS = 100_000
 
+#: From this seed on, the queries of every fifth group differ in their lease durations.
+_FIRST_WITH_DURATIONS = 200_000
+
 #: Rare kinds of faults: people restore, copy, delete or recreate one part without the others.
 TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoint_copied", "hub_recreated")
 
@@ -104,6 +107,7 @@ class QueryPlan:
     available_now: bool
     one_batch: bool  # a run of AvailableNow has only one batch, as in Spark 4.0 and 4.1
     fails_on_loss: bool
+    lease_duration: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ def draw(seed: int) -> Plan:
     balance_interval = rng.choice((3.0, 5.0, 10.0, 10.0))
     lease_duration = balance_interval * rng.choice((1.5, 2.0, 3.0, 3.0, 4.0))
     rate, batch_seconds = rng.choice((0.2, 1.0, 5.0)), rng.choice((0.5, 2.0, 5.0, 15.0))
+    durations = random.Random(f"durations {seed}")
+    differ = seed >= _FIRST_WITH_DURATIONS and durations.random() < 0.2
     enough = 20 + int(20 * rate * partitions * (batch_seconds + 5))  # for a single query to catch up
     queries = tuple(
         QueryPlan(
@@ -150,6 +156,7 @@ def draw(seed: int) -> Plan:
             available_now=rng.random() < triggered,
             one_batch=rng.random() < 0.3,
             fails_on_loss=rng.random() < 0.5,
+            lease_duration=lease_duration * (durations.choice((0.7, 1.0, 2.0, 5.0)) if differ else 1.0),
         )
         for number in range(rng.randint(1, rng.choice((2, 3, 6))))
     )

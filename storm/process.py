@@ -279,7 +279,7 @@ class Process:
         return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), self._hub.created_ms)
 
     def _read(self) -> Waiting[Snapshot | None]:
-        store, timeout = self.world.store, min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as in `assembly`
+        store, timeout = self.world.store, min(REQUEST_TIMEOUT, self.plan.lease_duration / 6)  # as in `assembly`
         requests = 1 + store.remaining_requests(self.known_version)
         half, answers = store.read_time(requests) / 2, list[Snapshot | None]()
         if not self._can_reach_store():  # the first request fails
@@ -288,7 +288,7 @@ class Process:
 
         def serve() -> None:
             answers.append(store.snapshot if self._can_reach_store() else None)
-            if self.now - self.world.witness.changed_at > self.world.plan.lease_duration / 2:
+            if self.now - self.world.witness.changed_at > self.world.witness.longest_duration / 2:
                 self.unwritable_at = self.now + half
 
         self.world.engine.at(self.now + half, serve)
@@ -430,7 +430,7 @@ class Process:
         plan, query = self.world.plan, self.plan
         return Settings(
             STRATEGIES[query.strategy],
-            plan.lease_duration,
+            query.lease_duration,
             plan.handover_timeout,
             query.max_owned,
             strategy_name=query.strategy,

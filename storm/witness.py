@@ -15,6 +15,7 @@ from spark_ehbalance.group.changes import (
     Claim,
     Drain,
     HandOver,
+    Join,
     Outcome,
     Release,
     Reset,
@@ -87,6 +88,7 @@ class Witness:
         self._replayed: set[tuple[int, str, int]] = set()  # (sink, partition, end) of replayed ranges
         self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # (partition, epoch) → end of its ranges
         self._readers: dict[tuple[str, int], Process] = {}  # (partition, epoch) → the process that read it
+        self._joined: dict[str, str] = {}  # lineage → the process that joined last
         self._drained: dict[str, bool] = {}  # members that an operator has drained → whether that was undone
 
     # --- the lease table -----------------------------------------------------------------------------------------
@@ -108,6 +110,8 @@ class Witness:
                 sent_at = self.changed_at - (outcome.seconds or 0.0)
                 self._check_lease_change(old, lease, by_partition[p], after, sent_at)
         for transition in outcome.accepted:
+            if isinstance(transition, Join):
+                self._check_order(transition)
             row = after.members.get(transition.by.id) or before.members.get(transition.by.id)
             if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
                 by = transition.by.incarnation
@@ -128,6 +132,14 @@ class Witness:
         if after.ownership is not before.ownership:
             for process in self._world.running():
                 self.check(process, process.may_plan())
+
+    def _check_order(self, join: Join) -> None:
+        """Check that a process that knows that it has joined does not join again after a later one of its query."""
+        by, last = join.by, self._joined.get(join.lineage)
+        again = any(process.author == by and process.joined for process in self._world.processes())
+        if again and last not in (None, by.incarnation):
+            raise Violation("fenced", f"{by.incarnation} has joined again, although {last} had joined after it")
+        self._joined[join.lineage] = by.incarnation
 
     def _check_release(self, transition: HandOver | Release, lease: Lease) -> None:
         """Check that a running query does not release a partition of its batch in flight, and that it hands a partition
@@ -199,11 +211,16 @@ class Witness:
         own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
         return self._world.plan.lease_duration if own_ms is None else own_ms / 1000
 
+    @property
+    def longest_duration(self) -> float:
+        """The longest lease duration of the members, in seconds."""
+        return max(map(self._lease_duration, [*self._world.store.snapshot.members, ""]))
+
     def reset(self) -> None:
         """Adopt a table that was replaced. Epochs can repeat in it."""
         leases, now = self._world.store.snapshot.leases, self._world.engine.now
         self._replaced = self._world.store.snapshot.version
-        for known in (self._losses, self._readers, self._planned, self._takers, self._sought):
+        for known in (self._losses, self._readers, self._planned, self._takers, self._sought, self._joined):
             known.clear()
         self._renewals = {
             (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
@@ -284,9 +301,8 @@ class Witness:
 
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
-        now, members = self._world.engine.now, self._world.store.snapshot.members
-        longest = max(map(self._lease_duration, [*members, ""])) * (1 + 2 * DRIFT)
-        away = 4 * self._world.plan.balance_interval * (1 + 2 * DRIFT)
+        now, longest = self._world.engine.now, self.longest_duration * (1 + 2 * DRIFT)
+        away = max(4 * self._world.plan.balance_interval * (1 + 2 * DRIFT), 0.7 * longest)
         return now - process.unreachable_at < away or now - process.unwritable_at < longest / 3
 
     def check_error(self, process: Process, error: Exception) -> None:
@@ -322,6 +338,9 @@ class Witness:
         """Check that `process` keeps reading its owned partitions while the table is unavailable to everybody."""
         began = self._world.outage_since
         if began is None or process.engine is None or not self._continues(process):
+            return
+        # With a shorter duration than its own in force, its requests time out so late that it counts as suspended.
+        if process.plan.lease_duration > process.member._member.duration.own:
             return
         awake_since = max(began, process.suspended_until, process.planner_suspended_until)
         if self._world.engine.now - awake_since > _OUTAGE_TIMEOUT:

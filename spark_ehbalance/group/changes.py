@@ -90,7 +90,8 @@ class Join(Transition):
     """Become a member, or take over the membership of an earlier process with the same id, which is fenced.
 
     `lineage`, `batch`, `begun` and `planner` are the fields of `QueryRecord`; a consumer has no record. The transition
-    is invalid if another process has continued the query since this one read its checkpoint.
+    is invalid if another process has continued the query since this one read its checkpoint. With `again`, this process
+    has been a member before, so it is also invalid if any later process has joined since.
     """
 
     host: str = ""
@@ -101,11 +102,15 @@ class Join(Transition):
     batch: int = 0
     begun: int = 0
     planner: str = ""
+    again: bool = False
 
     def rejection(self, state: WorkingCopy) -> str | None:
         present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
         if own and own.run != self.by.incarnation and not own.is_continued_by(self.begun, self.planner):
             return f"another process of the query has begun batch {own.begun}"
+        others = [x for x in (present and present.incarnation, own and own.run) if x not in (None, self.by.incarnation)]
+        if self.again and others:
+            return f"a later process joined as {self.by.id}"
         joined = present is not None and present.incarnation == self.by.incarnation
         known = not self.lineage or (own is not None and own.run == self.by.incarnation)
         return f"{self.by.id} has already joined" if joined and known else None

@@ -41,7 +41,7 @@ _IDS = itertools.count()
 
 def _plan(owner: str) -> Plan:
     """A plan without faults for one query that reads all events."""
-    query = QueryPlan(owner, "cooperative", "append", 1.0, 7, None, True, False, False, True)
+    query = QueryPlan(owner, "cooperative", "append", 1.0, 7, None, True, False, False, True, 30.0)
     return Plan(0, PARTITIONS, 0.0, 0.5, 0.01, 30.0, 5.0, 10.0, None, 20.0, (query,), ())
 
 

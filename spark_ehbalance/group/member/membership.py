@@ -388,6 +388,7 @@ class Membership:
                 batch=query.batch,
                 begun=query.begun,
                 planner=query.planner,
+                again=self.joined,
             )
         ]
 

@@ -121,6 +121,19 @@ def test_member_whose_row_or_record_is_gone_joins_again(lost: str) -> None:
     assert (one.table.members.keys(), one.table.queries.keys()) == ({"ann"}, {"l"})
 
 
+@pytest.mark.parametrize(("lineage", "left"), [("l", False), ("l", True), ("", False)])
+def test_member_that_joins_again_does_not_fence_a_later_process(lineage: str, left: bool) -> None:
+    one, later = One(lineage="l"), Author("ann", "ann-2")
+    one.turn()
+    one.replace_table(replace(one.table, members={}))
+    turn = one.begin()
+    one.others(Join(by=later, at_ms=AT_MS, lineage=lineage), *([Leave(by=later, at_ms=AT_MS)] if left else []))
+    table = one.table
+    with pytest.raises(FencedError):
+        one.end(turn)
+    assert (one.table.members, one.table.queries) == (table.members, table.queries)
+
+
 @pytest.mark.parametrize("acknowledged", [True, False])
 def test_member_that_joined_again_without_an_answer_leaves(acknowledged: bool) -> None:
     """Others had declared it dead. Joining again is another start of the query, and its commit was not answered."""
