@@ -76,7 +76,7 @@ class ModelSink(Sink):
 class Errors:
     """Collects processes' errors in place of the storm's witness, which cannot check restored parts."""
 
-    changed_at = inf
+    changed_at = longest_duration = inf
 
     def __init__(self) -> None:
         self.raised: list[str] = []
