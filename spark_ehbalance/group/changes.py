@@ -155,7 +155,8 @@ class Join(Transition):
             self.host,
         )
         others = [query for query in state.queries.all().values() if query.lineage != self.lineage]
-        stopped = sorted((query for query in others if query.owner not in state.members), key=lambda query: query.at_ms)
+        stopped = [query for query in others if query.owner not in state.members]
+        stopped.sort(key=lambda query: (query.begun > 0, query.at_ms))  # least is lost if no batch has begun
         for query in stopped[: max(0, len(state.queries) - _MAX_QUERIES)]:
             del state.queries[query.lineage]
 

@@ -215,10 +215,11 @@ class QueryRecord:
     def is_continued_by(self, begun: int, planner: str) -> bool:
         """Whether the last run of the query began with, or planned, the batch `begun` that the run `planner` planned: a
         batch is recorded in the lease table only after Spark's log. A run that shut down cleanly (`run` is empty)
-        reported its last batch."""
+        reported its last batch. If the last run took over from `planner`, that run may have logged another batch before
+        it noticed."""
         if self.begun == begun:
             return self.planner == planner
-        return self.begun < begun and self.run in ("", planner)
+        return self.begun < begun and (not self.run or planner in (self.run, self.planner))
 
 
 @dataclass(frozen=True, slots=True)

@@ -584,12 +584,14 @@ def test_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
         author = Author(f"job-{number}", "1")
         # A fast clock alone must not cause a query to be forgotten.
         job = Join(by=author, at_ms=AT + number * 10**9, lineage=f"l{number}")
-        state = after(state, job, Leave(by=author, at_ms=AT))
+        state = after(state, replace(job, begun=1), Leave(by=author, at_ms=AT))
         assert len(state.queries) == min(number + 2, 1000)
     assert {*state.queries} == {"running", *(f"l{number}" for number in range(1, 1000))}
     for lineage in ("a", "z"):
         slow = after(state, Join(by=Author("slow", "1"), at_ms=0, lineage=lineage))
         assert slow.queries.keys() == state.queries.keys() - {"l1"} | {lineage}, "nor does a slow clock"
+    crashed = replace(state, queries=state.queries | {"l5": replace(state.queries["l5"], begun=0)})
+    assert "l5" not in after(crashed, Join(by=Author("slow", "1"), at_ms=0, lineage="a")).queries, "it began no batch"
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------
