@@ -131,13 +131,13 @@ class Join(Transition):
         )
 
     def _end_tenures_of_namesake(self, state: WorkingCopy) -> None:
-        """Restart the tenure of leases that another query with the same name owned."""
+        """Restart the tenure of leases that another query with the same name owned, in a new epoch."""
         before = state.queries.get(self.lineage)
         if not self.lineage or (before is not None and before.owner == self.by.id):
             return
         for lease in state.leases.all().values():
             if lease.owner == self.by.id:
-                state.leases[lease.partition] = replace(lease, owned_since_ms=self.at_ms)
+                state.leases[lease.partition] = replace(lease, epoch=lease.epoch + 1, owned_since_ms=self.at_ms)
 
     def _record(self, state: WorkingCopy) -> None:
         if not self.lineage:

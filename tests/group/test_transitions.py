@@ -566,7 +566,7 @@ def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     others = {p: Lease(p, owner, 3, owned_since_ms=7) for p, owner in (("1", "ann"), ("2", "zoe"), ("3", None))}
     left = replace(left, leases={**left.leases, **others})
     running = after(left, run_of(STRANGER))
-    assert running.leases == left.leases | {"0": replace(left.leases["0"], owned_since_ms=AT)}, "it was forgotten"
+    assert running.leases == left.leases | {"0": replace(left.leases["0"], epoch=4, owned_since_ms=AT)}
     assert running.queries["l"].batch == 0
     for name in ("abe", "zoe"):
         renamed = after(left, run_of(Author(name, "1")), run_of(STRANGER))
