@@ -214,7 +214,7 @@ class Witness:
     @property
     def longest_duration(self) -> float:
         """The longest lease duration of the members, in seconds."""
-        return max(map(self._lease_duration, [*self._world.store.snapshot.members, ""]))
+        return max(map(self._lease_duration, [*self._world.store.snapshot.members] or [""]))
 
     def reset(self) -> None:
         """Adopt a table that was replaced. Epochs can repeat in it."""
@@ -301,7 +301,7 @@ class Witness:
 
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
-        now, longest = self._world.engine.now, self.longest_duration * (1 + 2 * DRIFT)
+        now, longest = self._world.engine.now, max(self.longest_duration, self._lease_duration("")) * (1 + 2 * DRIFT)
         away = max(4 * self._world.plan.balance_interval * (1 + 2 * DRIFT), 0.7 * longest)
         return now - process.unreachable_at < away or now - process.unwritable_at < longest / 3
 
