@@ -121,7 +121,7 @@ class Process:
         self.at_stage: dict[str, Callable[[], None]] = {}
         self.failing_tasks = 0
         self.engine: QueryEngine | None = None
-        self.offset = StreamOffset(query.plan.owner)
+        self.offset, self.offsets_at_start = StreamOffset(query.plan.owner), list[StreamOffset]()
         self.error: EhBalanceError | None = None
         self.in_planner = self.gave_up_planning = False
         #: Partition → its end when the process started. AvailableNow must read up to it.

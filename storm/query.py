@@ -107,6 +107,7 @@ class Query:
         yield rng.uniform(0.5, 2.0)
         process.enter("starting")
         number, offsets = log.commits, list(log.offsets)
+        process.offsets_at_start = offsets
         start = offsets[number - 1] if number else None
         unfinished = offsets[number] if len(offsets) > number else None
         yield from process.start(start, unfinished)

@@ -461,9 +461,11 @@ class World:
     def remedy(self, process: Process, error: str) -> bool:
         """Follow the remedy of `error` in docs/errors.md. Returns False if no fault could have caused the error."""
         if error == "EHB_CHECKPOINT_STALE":
-            # An earlier process can log batches even after a later one has joined.
-            process.query.replace_checkpoint(process)
-            return process.query.had_twins or process.query.had_copies or self.tampered
+            query, log = process.query, process.checkpoint
+            # Another process can have logged batches since, unless this one is alone with the checkpoint that it read.
+            alone = query.running == [process] and log is query.checkpoint and log.offsets == process.offsets_at_start
+            query.replace_checkpoint(process)
+            return query.had_copies or self.tampered or (query.had_twins and not alone)
         if not self._recreating:
             self._recreating = True
             self.engine.at(self.engine.now + 20.0, partial(self._create_table, process.query))

@@ -213,13 +213,15 @@ class QueryRecord:
     host: str = ""
 
     def is_continued_by(self, begun: int, planner: str) -> bool:
-        """Whether the last run of the query began with, or planned, the batch `begun` that the run `planner` planned: a
-        batch is recorded in the lease table only after Spark's log. A run that shut down cleanly (`run` is empty)
-        reported its last batch. If the last run took over from `planner`, that run may have logged another batch before
-        it noticed."""
+        """Whether nobody can have continued the query differently after batch `begun`, planned by the run `planner`.
+
+        Each batch is recorded in Spark's log first, and then in the lease table. So a later batch in the log is
+        evidence of another log only if the last run, which has not shut down cleanly (then `run` is empty), planned the
+        last batch in the table. Until that run plans a batch, the run from which it took over can have logged more.
+        """
         if self.begun == begun:
             return self.planner == planner
-        return self.begun < begun and (not self.run or planner in (self.run, self.planner))
+        return self.begun < begun and (self.run in ("", planner) or self.run != self.planner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ CONTINUES: dict[str, tuple[StreamOffset, Snapshot | None, str | None]] = {
     "the table knows the last batch": (KNOWN, table(), PLACE),
     "killed before the table learned of the batch": (KNOWN, table(replace(RECORD, begun=5)), PLACE),
     "restarted, and killed before a batch": (KNOWN, table(replace(RECORD, run="r3")), PLACE),
-    "a later run took over before the batch was logged": (KNOWN, table(replace(RECORD, run="r3", begun=5)), PLACE),
+    "taken over before the batch was logged": (KNOWN, table(replace(RECORD, run="r3", begun=5, planner="r1")), PLACE),
     "stopped, with a batch logged": (KNOWN, table(replace(RECORD, run="", begun=5)), PLACE),
     "others went on": (KNOWN, table(p0=8, p1=9, p2=1), PLACE),
     "hub's creation unknown": (KNOWN, table(created=None), PLACE),
@@ -152,8 +152,8 @@ STOPS: dict[str, tuple[StreamOffset, Snapshot | None, str | None, tuple[str, dic
     "the same batch of another run": (
         KNOWN, table(replace(RECORD, planner="r3")), PLACE, ("EHB_CHECKPOINT_STALE", {"batch": 6, "begun": 6, **AT})
     ),
-    "another run has started from an earlier batch": (
-        KNOWN, table(replace(RECORD, run="r3", begun=5, planner="r1")), PLACE,
+    "another run has continued from an earlier batch": (
+        KNOWN, table(replace(RECORD, run="r3", begun=5, planner="r3")), PLACE,
         ("EHB_CHECKPOINT_STALE", {"batch": 6, "begun": 5, **AT}),
     ),
     "the table has another hub": (
