@@ -84,6 +84,7 @@ class Witness:
         self._takers: dict[str, str] = {}  # the last process to claim a partition; removed after a handover
         self._begin: dict[str, int] = {}  # where reading began, or where it continued after the last seek
         self._written = Content()  # what all sinks have stored since then
+        self._ever_written = Content()
         self._reported_losses: dict[str, int] = {}  # the position up to which lost events were reported
         self._replayed: set[tuple[int, str, int]] = set()  # (sink, partition, end) of replayed ranges
         self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # (partition, epoch) → end of its ranges
@@ -225,7 +226,8 @@ class Witness:
         self._renewals = {
             (p, x.epoch): (now, self._lease_duration(x.owner)) for p, x in leases.items() if x.owner is not None
         }
-        for p in self._ever_sought:
+        for p in self._ever_sought:  # the table can be older than the seek
+            self._written.extents[p] = [*self._ever_written.extents.get(p, ())]
             self._begin.pop(p, None)
             if p in leases and (checkpoint := leases[p].checkpoint):
                 self._begin[p] = checkpoint.next
@@ -236,7 +238,7 @@ class Witness:
 
     def forget_hub(self) -> None:
         """Forget all events of the earlier hub."""
-        self._written = Content()
+        self._written, self._ever_written = Content(), Content()
         for known in (
             self._begin,
             self._reported_losses,
@@ -401,6 +403,8 @@ class Witness:
                 written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
             process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
+            for part in written:
+                self._ever_written.add(p, part)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
             if written and not sought:
                 # After a loss, the interruption of the last range can go unnoticed; the next owner reads the rest.
