@@ -411,7 +411,8 @@ class World:
         """
         if not self._backups:
             return
-        content, leases = self._backups[-1 - int(fault.choice**3 * len(self._backups))], self.store.snapshot.leases
+        content = self._backups[-1 - int(fault.choice**3 * len(self._backups))]
+        leases = self.store.snapshot.leases or self._backups[-1].leases  # the table can have been deleted
         last = [batch.end.ranges for query in self.queries for batch in query.log[-2:]]
         lost = [(p, x.epoch) for ranges in last for p, x in ranges.items() if p in leases and x.epoch < leases[p].epoch]
         if all(p not in content.leases or content.leases[p].epoch != epoch for p, epoch in lost):
