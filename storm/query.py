@@ -51,7 +51,8 @@ class Query:
         self.checkpoint = Checkpoint()
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
-        #: The last process that wrote to the sink.
+        #: The newest batch number given to the sink, and the last process that did so.
+        self.newest = -1
         self.writer: Process | None = None
         #: Stage → fault that occurs when the next process enters it.
         self.next_faults: dict[str, Callable[[Process], None]] = {}
@@ -89,7 +90,7 @@ class Query:
             self.restart_from_scratch()
 
     def restart_from_scratch(self) -> None:
-        self.checkpoint = Checkpoint()
+        self.checkpoint, self.newest, self.writer = Checkpoint(), -1, None
         if isinstance(self.sink, NumberedSink):
             self.sink = NumberedSink()
 
@@ -147,8 +148,8 @@ class Query:
         process.enter("reading")
         rows = yield from process.read(ranges)
         process.enter("writing")
-        if process.sink is self.sink:
-            self.writer = process
+        if process.sink is self.sink and number >= self.newest:
+            self.newest, self.writer = number, process
         try:
             yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.find_lost)
         except SinkError:

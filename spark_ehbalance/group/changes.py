@@ -156,7 +156,8 @@ class Join(Transition):
         )
         others = [query for query in state.queries.all().values() if query.lineage != self.lineage]
         stopped = [query for query in others if query.owner not in state.members]
-        stopped.sort(key=lambda query: (query.begun > 0, query.at_ms))  # least is lost if no batch has begun
+        # Least is lost if no batch has begun, which is certain only if the query was stopped gracefully.
+        stopped.sort(key=lambda query: (query.begun > 0 or query.run != "", query.at_ms))
         for query in stopped[: max(0, len(state.queries) - _MAX_QUERIES)]:
             del state.queries[query.lineage]
 

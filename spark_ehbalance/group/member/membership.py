@@ -200,6 +200,13 @@ class Membership:
                 resumable.append((not reading, lease))
         return [lease for _, lease in sorted(resumable, key=lambda entry: entry[0])]
 
+    def _continues(self, lease: Lease) -> bool:
+        """Whether this process could run an interrupted batch again with the lease: no other member has owned it since,
+        and this member's tenure has not ended."""
+        earlier = self.earlier(lease.partition)
+        unbroken = lease.epoch <= earlier.epoch or 0 < earlier.since_ms == lease.owned_since_ms
+        return unbroken or lease.owner == self.author.id
+
     def earlier(self, partition: str) -> ResumePoint:
         """Where an earlier process was reading `partition`."""
         return self.resume.get(partition, ResumePoint(-1))
@@ -331,7 +338,7 @@ class Membership:
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
             if not self.joined and self.settings.capabilities.epochs:
-                own, claimed = self.resumable(snapshot.leases), _renewed(outcome)
+                own, claimed = filter(self._continues, self.resumable(snapshot.leases)), _renewed(outcome)
                 unclaimed = frozenset((lease.partition, lease.epoch) for lease in own if lease.partition not in claimed)
                 written = replace(written, unclaimed=unclaimed)
             written = replace(written, joined=row.joined)

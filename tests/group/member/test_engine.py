@@ -154,6 +154,21 @@ def test_lease_released_beyond_the_limit_is_not_continued_by_the_next_process(ow
     assert [(lease.owner, lease.owned_since_ms) for lease in after.leases.values()] == [("ann", 5), (None, 0)]
 
 
+@pytest.mark.parametrize(("epoch", "since_ms", "waits"), [(4, 0, True), (5, 5, True), (5, 0, False)])
+def test_released_lease_is_awaited_only_if_the_tenure_continues(epoch: int, since_ms: int, waits: bool) -> None:
+    """Without the tenure, the batch is run again without the partition, however often the query is restarted."""
+    leases = [
+        Lease("0", "ann", 4, checkpoint=Position(8), owned_since_ms=5),
+        Lease("1", None, epoch, checkpoint=Position(8), owned_since_ms=since_ms),
+    ]
+    table = snapshot_of((), leases)
+    ann = member(max_owned=1, resume=dict.fromkeys("01", ResumePoint(9, 5, 4)))
+    turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
+    joined = apply(table, [change for change in turn.transitions if getattr(change, "partition", "0") == "0"])
+    ann.handle(Committed(joined), Clocks(0.0, 0))
+    assert ann.unclaimed == (frozenset("1") if waits else frozenset())
+
+
 @pytest.mark.parametrize(("stops", "limit"), [(False, None), (True, None), (False, 2)])
 def test_lease_claimed_concurrently_by_an_earlier_process_is_claimed_again(stops: bool, limit: int | None) -> None:
     """Otherwise, both would own it in the same epoch, and the hub could not fence the earlier process."""
