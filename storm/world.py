@@ -414,7 +414,11 @@ class World:
         content = self._backups[-1 - int(fault.choice**3 * len(self._backups))]
         leases = self.store.snapshot.leases or self._backups[-1].leases  # the table can have been deleted
         last = [batch.end.ranges for query in self.queries for batch in query.log[-2:]]
-        lost = [(p, x.epoch) for ranges in last for p, x in ranges.items() if p in leases and x.epoch < leases[p].epoch]
+        read = [(p, range_.epoch) for ranges in last for p, range_ in ranges.items()]
+        for process in self.running():
+            read += process.reading.items()
+            read += [(p, x.epoch) for p, x in process.member.query.progress.items()] if process.engine else []
+        lost = [(p, epoch) for p, epoch in read if p in leases and epoch < leases[p].epoch]
         if all(p not in content.leases or content.leases[p].epoch != epoch for p, epoch in lost):
             self._record(fault)
             self._replace_table(content)
