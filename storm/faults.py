@@ -203,6 +203,7 @@ PAST_FAULTS = (
         "if p not in owned and p in leases and leases[p].epoch == x.epoch}",
         "if False}",
         ("batch numbers",),
+        seed=120056,
     ),
     PastFault(
         "a restarted query does not know the progress that its table is missing",
