@@ -312,6 +312,12 @@ def read_during_suspension(one: One, table: Snapshot, seconds: float) -> None:
     unfailing(one.ann.handle(GroupRead(table, tuple(table.leases)), one.clocks))
 
 
+def bob_hands_over(one: One) -> None:
+    """Let bob, who has stolen partition 1, hand it over to ann."""
+    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
+    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+
+
 def test_suspension_during_a_read_expires_leases() -> None:
     """An unchanged table would mean that it is not writable, but it was read before the suspension."""
     one = One()
@@ -326,8 +332,7 @@ def test_suspension_during_a_read_counts_incoming_leases_from_before() -> None:
     one.turn()
     one.now += 1
     old, began = one.table, one.now
-    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
-    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    bob_hands_over(one)
     read_during_suspension(one, old, LEASE / 2)
     outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS)])
     unfailing(one.ann.handle(Committed(replace(outcome, seconds=0.0)), one.clocks))
@@ -340,8 +345,7 @@ def test_incoming_lease_counts_from_the_read_before() -> None:
     one.others(Join(by=BOB, at_ms=AT_MS), Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
     one.turn()
     before = one.now
-    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
-    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    bob_hands_over(one)
     one.now += 1
     one.turn()
     assert one.ann.owned["1"].renewed == before
@@ -355,8 +359,7 @@ def test_incoming_lease_has_the_duration_in_force_before_it_was_read(answered: b
     one.others(Join(by=BOB, at_ms=AT_MS), Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
     one.turn()
     old = one.table
-    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
-    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    bob_hands_over(one)
     one.replace_table(replace(one.table, lease_duration_ms=round(4000 * LEASE)))
     outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS, lease_duration_ms=round(4000 * LEASE))])
     one.replace_table(outcome.after)
