@@ -419,8 +419,9 @@ class Process:
             probe_again=world.plan.receiver_timeout,
         )
         self._keeper = Thread(self, self._run_keeper(), of_planner=True)
-        whole, owned = not plan.available_now or plan.one_batch, 0
-        while not (yield from self._wait_for(lambda: bool(member.cycles or (not whole and member.owned)))):
+        # As in `datasource._running_planner`: from Spark 4.2 on, a default trigger's first batch may be planned earlier.
+        full_share, owned = plan.one_batch or plan.available_now or unfinished is not None, 0
+        while not (yield from self._wait_for(lambda: bool(member.cycles or (not full_share and member.owned)))):
             if len(member.readable(self.monotonic)) <= owned:
                 raise StoreUnavailableError("EHB_LEASE_TABLE_CONTENDED", timeout=_JOIN_TIMEOUT, location=LOCATION)
             owned = len(member.readable(self.monotonic))
