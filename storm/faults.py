@@ -203,7 +203,7 @@ PAST_FAULTS = (
         "if p not in owned and p in leases and leases[p].epoch == x.epoch}",
         "if False}",
         ("batch numbers",),
-        seed=120056,
+        seed=805,
     ),
     PastFault(
         "a restarted query does not know the progress that its table is missing",
@@ -237,7 +237,7 @@ PAST_FAULTS = (
         "written = replace(written, joined=row.joined)",
         "written = replace(written, joined=None if written.unclaimed else row.joined)",
         ("fenced", "errors"),
-        seed=100060,
+        seed=100305,
     ),
     PastFault(
         "a process joins although another process of the query has begun a later batch",
@@ -261,7 +261,6 @@ PAST_FAULTS = (
         "renewed_at, lasts = since, min(last_duration, self.duration.own)",
         "renewed_at, lasts = since, self.duration.own",
         ("two planners",),
-        seed=776,
     ),
     PastFault(
         "positions count all of a batch as read although a change of owner cut it short",
@@ -317,6 +316,7 @@ PAST_FAULTS = (
         "(self._member.read_state.drained and not self._hang.drained)",
         "self._member.read_state.drained",
         ("available now",),
+        seed=5047,
     ),
     PastFault(
         "exactly once: a range that was cut short counts as written",

@@ -105,7 +105,7 @@ class QueryPlan:
     max_owned: int | None
     reports: bool  # the end of each batch immediately, as with `register`
     available_now: bool
-    one_batch: bool  # a run of AvailableNow has only one batch, as in Spark 4.0 and 4.1
+    one_batch: bool  # Spark is 4.0 or 4.1: a run of AvailableNow has only one batch
     fails_on_loss: bool
     lease_duration: float
 
