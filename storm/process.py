@@ -419,7 +419,7 @@ class Process:
             probe_again=world.plan.receiver_timeout,
         )
         self._keeper = Thread(self, self._run_keeper(), of_planner=True)
-        # As in `datasource._running_planner`: from Spark 4.2 on, the default trigger's first batch may be planned before.
+        # As in `datasource._running_planner`: since Spark 4.2, the default trigger's first batch may be planned before.
         full_share, owned = plan.one_batch or plan.available_now or unfinished is not None, 0
         while not (yield from self._wait_for(lambda: bool(member.cycles or (not full_share and member.owned)))):
             if len(member.readable(self.monotonic)) <= owned:
