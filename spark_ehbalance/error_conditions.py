@@ -174,8 +174,8 @@ CONDITIONS = {
     # --- checkpoint, lease table and hub do not belong together ----------------------------------------------------
     "EHB_CHECKPOINT_STALE": Condition(
         "DataLossError",
-        "The checkpoint ends with batch {batch}, but another process of this query began batch {begun} at {at} "
-        "({owner} on {host}).",
+        "The checkpoint ends with batch {batch}, but another process of this query ({owner} on {host}, last active "
+        "{at}) began batch {begun}.",
         "The checkpoint was restored, it is a copy, or another process uses it. If the query has meanwhile been run "
         "elsewhere, continue it there. Otherwise, set a new `checkpointLocation`: the query then continues from the "
         "lease table's positions. If the sink was restored too, first [seek](commands.md#operator-commands) to the "
@@ -184,8 +184,8 @@ CONDITIONS = {
     "EHB_HUB_RECREATED": Condition(
         "DataLossError",
         "The {part} contains positions of {known}, but the query now reads {found}.",
-        "Set a new `checkpointLocation`. Also set a new `leaseTable` and `startingPosition=earliest`, or keep the "
-        "table and run `ehbalance seek LEASE_TABLE --all --to earliest`.",
+        "Set a new `checkpointLocation`. Also set a new `leaseTable` and `startingPosition=earliest`, or, unless the "
+        "hub now has fewer partitions, keep the table and run `ehbalance seek LEASE_TABLE --all --to earliest`.",
     ),
     "EHB_LEASE_TABLE_CHANGED": Condition(
         "DataLossError",
@@ -240,7 +240,8 @@ CONDITIONS = {
     "EHB_LEASE_TABLE_MISSING": Condition(
         "StoreUnavailableError",
         "There is no lease table at {location}.",
-        "Restore the table, or create one with `ehbalance init`.",
+        "Check the path. If queries have used the table, restore it, or [create it from the "
+        "checkpoints](operations.md#create-a-table-from-positions). Otherwise, run `ehbalance init`.",
     ),
     "EHB_LEASE_TABLE_CONTENDED": Condition(
         "StoreUnavailableError",

@@ -155,9 +155,10 @@ class Join(Transition):
             self.host,
         )
         others = [query for query in state.queries.all().values() if query.lineage != self.lineage]
-        stopped = [query for query in others if query.owner not in state.members]
+        running = {member.incarnation for member in state.members.values()}
+        stopped = [query for query in others if query.run not in running]
         # Least is lost if no batch has begun, which is certain only if the query was stopped gracefully.
-        stopped.sort(key=lambda query: (query.begun > 0 or query.run != "", query.at_ms))
+        stopped.sort(key=lambda query: (query.begun > 0, query.begun == 0 and query.run != "", query.at_ms))
         for query in stopped[: max(0, len(state.queries) - _MAX_QUERIES)]:
             del state.queries[query.lineage]
 
@@ -251,7 +252,7 @@ class Leave(Transition):
         del state.members[self.by.id]
         for query in state.queries.all().values():
             if query.run == self.by.incarnation:
-                state.queries[query.lineage] = replace(query, run="")
+                state.queries[query.lineage] = replace(query, run="", at_ms=self.at_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -533,8 +533,8 @@ def test_query_is_recorded_and_its_runs_are_counted() -> None:
     assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
     assert_rejected(first, run_of(STRANGER, begun=4), "eve has already joined")
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
-    again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
-    record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
+    again = after(first, ended, Leave(by=STRANGER, at_ms=AT + 2))
+    record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 2, "here")
     replanned, earlier = replace(ended, planner="eve-2"), replace(ended, begun=7)
     begun = after(first, ended, replanned, earlier).queries["l"]
     assert (begun.begun, begun.planner) == (8, "eve-2"), "a batch may be planned again, and no earlier one counts"
@@ -584,15 +584,27 @@ def test_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
         author = Author(f"job-{number}", "1")
         # A fast clock alone must not cause a query to be forgotten.
         job = Join(by=author, at_ms=AT + number * 10**9, lineage=f"l{number}")
-        state = after(state, replace(job, begun=1), Leave(by=author, at_ms=AT))
+        state = after(state, replace(job, begun=1), Leave(by=author, at_ms=job.at_ms))
         assert len(state.queries) == min(number + 2, 1000)
     assert {*state.queries} == {"running", *(f"l{number}" for number in range(1, 1000))}
     for lineage in ("a", "z"):
         slow = after(state, Join(by=Author("slow", "1"), at_ms=0, lineage=lineage))
         assert slow.queries.keys() == state.queries.keys() - {"l1"} | {lineage}, "nor does a slow clock"
-    idle = {"l4": replace(state.queries["l4"], begun=0, run="1"), "l5": replace(state.queries["l5"], begun=0)}
+    idle = {"l4": replace(state.queries["l4"], begun=0, run="job-4.1"), "l5": replace(state.queries["l5"], begun=0)}
     later = after(replace(state, queries=state.queries | idle), Join(by=Author("slow", "1"), at_ms=0, lineage="a"))
     assert state.queries.keys() - later.queries.keys() == {"l5"}, "l4 was killed, perhaps in its first batch"
+    later = after(later, Join(by=Author("slower", "1"), at_ms=0, lineage="b"))
+    assert state.queries.keys() - later.queries.keys() == {"l5", "l4"}, "the others have begun batches"
+
+
+def test_recent_query_is_kept_when_there_are_too_many() -> None:
+    """Neither a query that was idle before it stopped is forgotten, nor one because many others had one name."""
+    state = after(group(), run_of(STRANGER, "idle", begun=1), run_of(ANN, "also idle", begun=1))
+    for number in range(998):
+        state = after(state, Join(by=Author("job", f"{number}"), at_ms=AT + 1 + number, lineage=f"l{number}", begun=1))
+    stopped = after(state, Leave(by=STRANGER, at_ms=AT + 1000), Leave(by=ANN, at_ms=AT + 1001))
+    more = after(stopped, Join(by=Author("dan", "1"), at_ms=AT + 1002, lineage="dan"))
+    assert stopped.queries.keys() - more.queries.keys() == {"l0"}
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------
