@@ -7,18 +7,18 @@ offset contains.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.errors import EhBalanceError, TargetError, recreate
+from spark_ehbalance.errors import TargetError, recreate
 from spark_ehbalance.exactly_once.java import java
 from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.query.control_socket import PlannerAddress, request
 from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.spark.offset_log import logged
 
 #: Seconds to wait for the planner before the batch fails, so that it is run again. The machine may be busy, or the
 #: lease table may be unreachable.
@@ -51,7 +51,7 @@ class MicroBatch:
         self.last: Mapping[str, str] = {}
         # If the end offset did not change, the batch contains only other sources' events or only updates Spark's state.
         # A replay of such a batch does not start the planner.
-        if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
+        if batch_id > 0 and logged(query, batch_id - 1) == [self._end]:
             return
         answer = self._request()
         #: The event hub with its namespace, and its creation time in milliseconds since 1970, if known.
@@ -132,41 +132,10 @@ def _query(df: DataFrame) -> Any:
 
 def _end(query: Any, batch_id: int) -> StreamOffset:
     """The end offset of the batch."""
-    ours = _logged(query, batch_id)
+    ours = logged(query, batch_id)
     if ours is None:
         raise _invalid_call(f"the query has no batch {batch_id}", "the batch_id passed to foreachBatch")
     if len(ours) != 1:
         allowed = "one, because partition and sequence number identify an event only within a hub"
         raise _invalid_call(f"the query has {len(ours)} ehbalance sources", allowed)
     return ours[0]
-
-
-def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
-    """The end offsets of the batch's `ehbalance` sources; None if Spark's log does not contain the batch."""
-    logged, texts = query.offsetLog().get(batch_id), list[str]()
-    if logged.isEmpty():
-        return None
-    # Version 2 of the log (since Spark 4.2) contains a map keyed by source name instead of a sequence.
-    is_map = logged.get().getClass().getSimpleName() == "OffsetMap"
-    offsets = logged.get().offsetsMap().valuesIterator() if is_map else logged.get().offsets().iterator()
-    while offsets.hasNext():
-        if (offset := offsets.next()).isDefined():
-            texts.append(offset.get().json())
-    return sources(texts)
-
-
-def sources(offsets: Iterable[str]) -> list[StreamOffset]:
-    """The offset of each `ehbalance` source of a query, parsed from `offsets`, the JSON texts that Spark logged
-    for a batch.
-
-    Spark logs an offset once for each use of a source, for example twice if a stream is unioned with itself.
-    """
-    ours = list[StreamOffset]()
-    for text in offsets:
-        try:
-            offset = StreamOffset.from_json(json.loads(text))
-        except (EhBalanceError, ValueError, RecursionError):
-            continue  # another source
-        if offset not in ours:
-            ours.append(offset)
-    return ours

@@ -285,7 +285,7 @@ class Planner:
         if type(cores := message.get("cores")) is int and cores > 0:
             self.cores = cores
         requests_lag = message.get("lag") is True
-        if "finished" in message or not requests_lag:
+        if "finished" in message or not (requests_lag or leave):
             end = StreamOffset.from_json(message.get("finished", {}))
             with self._keeper.engine():  # Spark may begin the next batch at any moment
                 if (batch := self._engine.batch) is not None and end == batch.end:

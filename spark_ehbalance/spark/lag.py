@@ -9,7 +9,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.group.lag import PartitionLag, QueryLag
 from spark_ehbalance.group.position import partition_order
-from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
+from spark_ehbalance.spark.offset_log import end_offsets
+from spark_ehbalance.spark.planners import find_driver, report_end
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
@@ -27,7 +28,7 @@ def lag(query: StreamingQuery) -> QueryLag | None:
         return None
     spark, driver = find_driver(query)
     partitions: list[PartitionLag] = []
-    ends = list(end_offsets(json.loads(progress.json)))
+    ends = end_offsets(json.loads(progress.json))
     for end in ends:
         answer = report_end(end, driver, spark, lag=True)
         if not isinstance(answer, dict):

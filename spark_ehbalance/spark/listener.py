@@ -16,7 +16,8 @@ from pyspark.sql.streaming.listener import (
 
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark.batch_numbers import check_batch_numbers
-from spark_ehbalance.spark.planners import end_offsets, process_id, report_end
+from spark_ehbalance.spark.offset_log import end_offsets
+from spark_ehbalance.spark.planners import process_id, report_end
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -42,7 +43,7 @@ class BatchEndListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = json.loads(event.progress.json)
-        ends = list(end_offsets(progress))
+        ends = end_offsets(progress)
         groups = Counter(end.group for end in ends if end.group)
         cores = self._cores() if ends else None
         for end in ends:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.query.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark.connect_messages import PlannerMessages, send_by_server
+from spark_ehbalance.spark.offset_log import end_offsets
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.text import logger
 
@@ -24,32 +22,31 @@ _LOG = logger(__name__)
 _with_messages = weakref.WeakSet[SparkSession]()
 
 
-def end_offsets(progress: dict[str, Any]) -> Iterator[StreamOffset]:
-    """The end offset of each `ehbalance` source in a progress report."""
-    for source in progress["sources"]:
-        end = source.get("endOffset")
-        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # the offset of another source
-            yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)
-
-
 def report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
 ) -> Answer | None:
-    """Report to the query's planner that the sink has finished the batch that ends at `end`. Returns the planner's
+    """Report to the query's planner that the sink has finished the batch that ends at `end`. `more` are additional
+    fields of the message; the other parameters and the result are those of `send_to_planner`."""
+    return send_to_planner(end.lineage, {"finished": end.to_json(), **more}, driver, remote)
+
+
+def send_to_planner(
+    lineage: str, message: dict[str, Any], driver: int, remote: SparkSession | None = None
+) -> Answer | None:
+    """Send a `message` (see `Planner.handle`) to the planner of the query with this `lineage`. Returns the planner's
     answer; None if there is none.
 
     `driver` is the process id of the JVM on the planner's machine. A planner on another machine is reached through the
-    session `remote`. `more` are additional fields of the message; see `Planner.handle`."""
-    message = {"finished": end.to_json(), **more}
-    answer = send(PlannerAddress(end.lineage, driver), message)
+    session `remote`."""
+    answer = send(PlannerAddress(lineage, driver), message)
     if answer is None and remote is not None:
         try:
             if remote not in _with_messages:
                 remote.dataSource.register(PlannerMessages)
                 _with_messages.add(remote)
-            answer = send_by_server(remote, end.lineage, message)
+            answer = send_by_server(remote, lineage, message)
         except SPARK_ERRORS as error:
-            _LOG.warning("could not report the end of a batch to the query's planner: %s", cause(error))
+            _LOG.warning("could not send a message to the query's planner: %s", cause(error))
     return answer
 
 

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from typing import Any
 
-from spark_ehbalance.spark.planners import end_offsets
+from spark_ehbalance.spark.offset_log import end_offsets
 
 #: Seconds over which the rate of events is averaged.
 _RATE_OVER = 30.0
@@ -45,7 +45,7 @@ class RunStatistics:
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
             return
         self._newest = progress["batchId"]
-        ends = list(end_offsets(progress))
+        ends = end_offsets(progress)
         events = sum(range_.end - range_.start for end in ends for range_ in end.ranges.values())
         self.events += events
         self.batches += 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from spark_ehbalance.exactly_once.batch import sources
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.spark.planners import end_offsets
+from spark_ehbalance.spark.offset_log import end_offsets, sources
 
 ONE, TWO = (StreamOffset("owner", lineage=lineage) for lineage in ("one", "two"))
 
@@ -25,4 +24,4 @@ def test_source_that_is_read_several_times_counts_once() -> None:
 
 def test_offsets_of_other_sources_are_ignored_at_any_depth() -> None:
     assert sources([*OTHERS, text(ONE), *OTHERS]) == [ONE]
-    assert list(end_offsets({"sources": [{"endOffset": offset} for offset in (*OTHERS, text(ONE))]})) == [ONE]
+    assert end_offsets({"sources": [{"endOffset": offset} for offset in (*OTHERS, text(ONE))]}) == [ONE]

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.model import MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.assembly import start_planner
@@ -149,3 +150,25 @@ def test_query_reports_lag_and_a_stop_under_load_keeps_sink_and_checkpoint_consi
     assert checkpoints(snapshot) == Counter(partition for partition, _ in sink.rows)
     assert {lease.owner for lease in snapshot.leases.values()} == {None}
     wait_until(lambda: not table().members, "the planner, which ends by itself, has left the group")
+
+
+def test_stop_during_the_first_batch_begins_no_second_one(
+    hub: Emulator, start: Callable[..., StreamingQuery], table: Callable[[], Snapshot]
+) -> None:
+    sink = Sink()
+    sink.open.clear()
+    fill(hub, 2)
+    query = start(sink)
+    wait_until(lambda: sink.begun or query.exception(), "the first batch is being written")
+    fill(hub, 3)
+    stopping = threading.Thread(target=spark_ehbalance.stop, args=(query,))
+    stopping.start()
+    is_leaving = lambda: {member.state for member in table().members.values()} == {MemberState.LEAVING}  # noqa: E731
+    wait_until(is_leaving, "the query is leaving")
+    sink.open.set()
+    stopping.join()
+    assert query.exception() is None
+    assert sink.begun == 1
+    snapshot = table()
+    assert checkpoints(snapshot) == Counter(partition for partition, _ in sink.rows)
+    assert {lease.owner for lease in snapshot.leases.values()} == {None}
