@@ -60,8 +60,13 @@ FINDINGS: Mapping[str, FindingKind] = {
     "unowned": FindingKind(
         _ERROR,
         "No member has owned {partitions} for {unowned}.",
-        "Members should claim free partitions within a `balanceInterval`. If they do not, see the reason in the "
-        "`balance:` lines of their logs (`EHBALANCE_LOG_LEVEL=INFO`).",
+        "The `balance:` lines of the members' logs (`EHBALANCE_LOG_LEVEL=INFO`) contain the reason.",
+    ),
+    "all_leaving": FindingKind(
+        _ERROR,
+        "All live members are leaving: no member has owned {partitions} for {unowned}.",
+        "Start a query, or undo a drain (`ehbalance drain LEASE_TABLE OWNER --undo`). A query also leaves while its "
+        "batch exceeds `maxStall`.",
     ),
     "crash_loop": FindingKind(
         _ERROR,
@@ -282,19 +287,21 @@ class GroupView:
                 yield Finding("fenced", (), {"member": member, "hosts": sorted(hosts)})
 
     def _unowned(self, free: Sequence[Lease]) -> Iterator[Finding]:
-        active = [member for member in self.members if member.state is MemberState.ACTIVE and self.is_live(member.id)]
-        if not free or not active:
+        live = [member for member in self.members if self.is_live(member.id)]
+        active = [member for member in live if member.state is MemberState.ACTIVE]
+        if not free or not live:
             return
         limits, count = [member.max_owned for member in active], len(self.snapshot.leases)
         limit = sum(limit for limit in limits if limit is not None)
-        if None not in limits and limit < count:
+        if active and None not in limits and limit < count:
             yield Finding("limits_too_small", _ids(free), {"limit": limit, "count": count})
             return
-        started = min(member.started_at_ms for member in active)
+        started = min(member.started_at_ms for member in active or live)
         left = [lease for lease in free if self.now_ms - max(lease.renewed_at_ms, started) > _FREE_MS]
         if left:
             since = max(started, *(lease.renewed_at_ms for lease in left))
-            yield Finding("unowned", _ids(left), {"unowned": (self.now_ms - since) / 1000})
+            code = "unowned" if active else "all_leaving"
+            yield Finding(code, _ids(left), {"unowned": (self.now_ms - since) / 1000})
 
     def _crash_loops(self) -> Iterator[Finding]:
         """Findings for partitions that one query claims repeatedly, or that several queries claim at the same

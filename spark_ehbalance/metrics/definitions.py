@@ -65,20 +65,14 @@ BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
     BOTH,
-    "when the running batch started; in metrics read from a lease table, when the start was recorded. Missing while no "
-    "batch runs",
+    "when the running batch started; in a table's metrics, when the start was recorded. Missing while none runs",
 )
-BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "moving average of the duration of a batch")
+BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "moving average of batch durations")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
-STALLED = _metric(
-    "stalled",
-    _PARTITION,
-    BOTH,
-    "consecutive [stalls](operations.md#a-partition-stalls) of the partition",
-)
+STALLED = _metric("stalled", _PARTITION, BOTH, "consecutive [stalls](operations.md#a-partition-stalls)")
 UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions without an owner")
 MEMBERS = _metric(
-    "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until they are removed"
+    "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until removed"
 )
 LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the current lease duration")
 OLDEST_RENEWAL = _metric(
@@ -101,14 +95,14 @@ FINDINGS = _metric(
     "findings", ("group", "code"), TABLE, "[findings](monitoring.md#findings) of `ehbalance status`, by code"
 )
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
-CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that failed because another commit was faster")
+CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "commits that lost a race")
 EVENTS = _metric("events_total", _MEMBER, QUERY, "events in finished batches, counted by sequence numbers")
 HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the last request to the event hub failed")
 BUSY = _metric(
     "server_busy_total",
     _MEMBER,
     QUERY,
-    "the planner's requests that the hub throttled; for the workers' requests, see the executors' logs",
+    "the planner's requests that the hub throttled; for the workers', see the executors' logs",
 )
 
 METRICS = (

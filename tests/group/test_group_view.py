@@ -13,7 +13,7 @@ from spark_ehbalance.group.group_view import FINDINGS, GroupView, ranges
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.lag import Lag
-from spark_ehbalance.group.model import Handover, Lease, Member, MemberLoad, QueryRecord
+from spark_ehbalance.group.model import Handover, Lease, Member, MemberLoad, MemberState, QueryRecord
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 
@@ -77,6 +77,16 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         "limits_too_small",
         "1",
         {"limit": 1, "count": 2},
+    ),
+    "all live members are drained": (
+        view(
+            lease("0", None, renewed_at_ms=ago(90)),
+            lease("1", None),
+            members=[member("ann", state=MemberState.LEAVING, max_owned=1), member("bob", renewed_at_ms=ago(100))],
+        ),
+        "all_leaving",
+        "0",
+        {"unowned": 90},
     ),
     "a member that is gone": (
         view(*(lease(p, "ann") for p in "01"), observed_ms={"ann": ago(100)}),
@@ -182,6 +192,7 @@ def test_every_finding_code_is_covered() -> None:
             history=[claim(90 - 10 * n, None, owner) for n, owner in enumerate(("ann", "bob", "cat"))],
         ),
         view(lease("0", "ann"), lease("1", None)),
+        view(lease("0", None), members=[member("ann", state=MemberState.LEAVING)]),
         view(lease("0", "ann", 600, lag=None)),
         view(lease("0", "ann"), queries=[query("ann"), query("ann", lineage="old", at_ms=ago(3600))]),
         view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
@@ -193,6 +204,7 @@ def test_every_finding_code_is_covered() -> None:
         "read on after others failed",
         "one claim each",
         "just freed",
+        "just released by a query that stops",
         "no lag",
         "a new checkpoint",
         "handover",
