@@ -70,7 +70,7 @@ FINDINGS: Mapping[str, FindingKind] = {
     ),
     "crash_loop": FindingKind(
         _ERROR,
-        "{members} claimed {partitions} {times} times within {within}: the query keeps failing and restarting.",
+        "{members} claimed {partitions} {times} times within {within} without progress: the query keeps failing.",
         "See the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance seek`.",
     ),
     "stale_member": FindingKind(
@@ -132,7 +132,7 @@ _PAUSES = {
 _PATIENCE_MS, _FREE_MS, _WINDOW_MS = 60_000, 20_000, 600_000
 _LONG_FACTOR = 3
 
-#: Number of claims of one partition within `_WINDOW_MS` that count as a crash loop.
+#: Number of claims of one partition at one position within `_WINDOW_MS` that count as a crash loop.
 _MANY = 3
 
 _TAKES = {"Claim", "Steal", "HandOver"}
@@ -304,27 +304,24 @@ class GroupView:
             yield Finding(code, _ids(left), {"unowned": (self.now_ms - since) / 1000})
 
     def _crash_loops(self) -> Iterator[Finding]:
-        """Findings for partitions that one query claims repeatedly, or that several queries claim at the same
-        position."""
+        """Findings for partitions that queries claim repeatedly without progress, although events may be unread."""
         takes, loops = defaultdict(list), defaultdict(list)
         for row in self.history:
             if row.partition is not None and row.event in _TAKES and 0 <= self.now_ms - row.at_ms <= _WINDOW_MS:
                 takes[row.partition].append(row)
         for partition, rows in takes.items():
-            lease = self.snapshot.leases.get(partition)
-            if lease is not None and lease.stall_count:
-                continue  # reported as `stalled`
-            number = rows[-1].sequence_number
-            stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))]  # noqa: B023
+            lease, lag = self.snapshot.leases.get(partition), self.lags.get(partition)
+            if lease is None or lease.checkpoint is None or lease.stall_count:
+                continue  # a stall is reported as `stalled`
+            if lag is not None and not lag.events and lag.at_ms > rows[-1].at_ms:
+                continue  # all events have been read since the last claim
+            number = lease.checkpoint.sequence_number
+            stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))][::-1]  # noqa: B023
             given_back = sum(row.owner_before in (None, row.owner) for row in stuck)
-            still = lease is not None and lease.checkpoint is not None and lease.checkpoint.sequence_number == number
-            if len({row.owner for row in rows}) > 1 and still and given_back > len(stuck) / 2:
-                rows = stuck[::-1]
-            elif len({row.owner for row in rows}) > 1:
-                continue
-            owners = {str(row.owner) for row in rows}
-            if len(rows) >= max(_MANY, len(owners) + 1):  # at least one query claimed the partition again
-                loops[tuple(sorted(owners))].append((partition, rows))
+            owners = {str(row.owner) for row in stuck}
+            # At least one query claimed the partition again.
+            if given_back > len(stuck) / 2 and len(stuck) >= max(_MANY, len(owners) + 1):
+                loops[tuple(sorted(owners))].append((partition, stuck))
         for members, found in loops.items():
             rows = found[0][1]
             within = (rows[-1].at_ms - rows[0].at_ms) / 1000

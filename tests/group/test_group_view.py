@@ -95,10 +95,22 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         {"member": "ann", "silence": 100, "duration": 30},
     ),
     "one query that is restarted again and again": (
-        view(lease("0", "ann"), history=[claim(s, "ann", "ann", at=int(s)) for s in (200, 120, 40)]),
+        view(
+            lease("0", "ann"),
+            history=[claim(300, None, "ann", at=60), *(claim(s, "ann", "ann") for s in (200, 120, 40))],
+        ),
         "crash_loop",
         "0",
         {"members": ["ann"], "times": 3, "within": 160},
+    ),
+    "one query that fails at an event that arrived after the lag was measured": (
+        view(
+            lease("0", "ann", lag=Lag(100, 100, None, ago(20))),
+            history=[claim(s, None, "ann") for s in (90, 50, 10)],
+        ),
+        "crash_loop",
+        "0",
+        {"members": ["ann"], "times": 3, "within": 80},
     ),
     "two queries that fail at one event in turn": (
         view(
@@ -191,6 +203,12 @@ def test_every_finding_code_is_covered() -> None:
             lease("0", "cat"),
             history=[claim(90 - 10 * n, None, owner) for n, owner in enumerate(("ann", "bob", "cat"))],
         ),
+        view(lease("0", "ann"), history=[claim(s, None, "ann", at=99 - s) for s in (60, 30, 0)]),
+        view(lease("0", "ann"), history=[claim(s, "ann", "ann", at=98) for s in (200, 120, 40)]),
+        view(
+            lease("0", "ann", lag=Lag(100, 100, None, ago(5))),
+            history=[claim(s, None, "ann") for s in (200, 120, 40)],
+        ),
         view(lease("0", "ann"), lease("1", None)),
         view(lease("0", None), members=[member("ann", state=MemberState.LEAVING)]),
         view(lease("0", "ann", 600, lag=None)),
@@ -203,6 +221,9 @@ def test_every_finding_code_is_covered() -> None:
         "two queries",
         "read on after others failed",
         "one claim each",
+        "restarts with progress",
+        "progress after failures",
+        "restarts without events",
         "just freed",
         "just released by a query that stops",
         "no lag",
