@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import socket
 import time
@@ -87,6 +88,22 @@ def test_unreachable_location_is_an_unavailable_store(tmp_path: Path, location: 
         assert_one_line_with(uri, error)
         assert "a-secret" not in str(error.value)
     assert "a-secret" not in repr(store)
+
+
+def test_table_below_an_unreadable_folder_is_not_missing(tmp_path: Path) -> None:
+    (parent := tmp_path / "parent").mkdir()
+    store = DeltaStore(str(parent / "leases"))
+    store.create(GROUP)
+    parent.chmod(0)
+    user = os.geteuid()
+    try:
+        os.seteuid(user or 65534)  # root may read every folder
+        for read in (DeltaStore(str(parent / "leases")).read, store.read_rejected):
+            with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", reason=re.compile("Permission denied")):
+                read()
+    finally:
+        os.seteuid(user)
+        parent.chmod(0o700)
 
 
 def test_unresponsive_storage_times_out() -> None:

@@ -84,7 +84,12 @@ class Folder:
 
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
-        return DeltaTable(self._address, storage_options=self.delta_options())
+        try:
+            return DeltaTable(self._address, storage_options=self.delta_options())
+        except TableNotFoundError:
+            if self.is_local:
+                self.listed(LOG)  # raises `PermissionError` where delta-rs reports a missing table
+            raise
 
     def tag(self, name: str) -> str | None:
         """The file's ETag; None if the file does not exist. This takes one request."""
