@@ -15,6 +15,7 @@ from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
+from spark_ehbalance.group.working_copy import WorkingCopy
 from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
 from spark_ehbalance.ops.common import check_group, check_hub, commit_command, echo, hub_states, operator
 from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_targets
@@ -153,14 +154,16 @@ def _move(
     except ValueError as allowed:
         raise OptionError("EHB_OPTION_INVALID", option=option, value=value, allowed=allowed) from None
     move = kind(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=timeout_ms)
-    lease = _commit(move, lease_table, storage, to).leases[partition]
+    after = _commit(move, lease_table, storage, to)
+    lease, state = after.leases[partition], WorkingCopy.from_snapshot(after)
     if lease.owner == to:
         return ", which owns it"
     if lease.handover is not None and lease.handover.to == to:
         return f": {lease.owner} hands it over within {lease.handover.timeout_ms / 1000:g} s"
-    if lease.owner is None:
-        return ", which claims it in its next cycle"
-    return f", which takes the partition from {lease.owner} once active and below its limit"
+    if lease.owner is not None:
+        return f", which takes the partition from {lease.owner} once active and below its limit"
+    is_ready = state.is_active(to) and not state.full(to, partition)
+    return f", which claims it {'in its next cycle' if is_ready else 'once active and below its limit'}"
 
 
 def _check_exactly_one(command: str, options: Mapping[str, bool]) -> None:

@@ -8,12 +8,13 @@ import os
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_ehbalance.clock import now_ms
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.group.model import Lease, Member, Pin
+from spark_ehbalance.group.model import Lease, Member, MemberState, Pin
 from spark_ehbalance.group.position import Position
 from tests.lease_table.histories import NOT_RECORDED, make_unwritable
 from tests.ops.command import assert_error
@@ -62,6 +63,13 @@ def test_pinning_and_unpinning(leases: Group) -> None:
     assert leases.done("pin", "0", "--remove", "--why", "over") == "Partition 0 is no longer pinned.\n"
     assert leases.state.leases["0"].pin is None
     assert_error(leases.fails(1, "pin", "0", "--remove"), "EHB_COMMAND_REJECTED", "partition 0 is not pinned", "1")
+
+
+@pytest.mark.parametrize("obstacle", [{"max_owned": 1}, {"state": MemberState.LEAVING}])
+def test_pin_to_a_full_or_leaving_member_promises_no_claim(leases: Group, obstacle: dict[str, Any]) -> None:
+    change(leases.table, members={"ann": replace(leases.state.members["ann"], **obstacle)})
+    pinned = leases.done("pin", "1", "--to", "ann")
+    assert pinned == "Partition 1 is pinned to ann, which claims it once active and below its limit.\n"
 
 
 def test_invalid_order_is_rejected_and_changes_nothing(leases: Group) -> None:
