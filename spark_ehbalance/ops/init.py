@@ -9,6 +9,7 @@ from dataclasses import replace
 from spark_ehbalance.clock import now_ms
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import RecordHub, Restore, Transition, apply
+from spark_ehbalance.group.group_view import ranges
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -54,7 +55,7 @@ def init(
     state = "exists" if exists else "created"
     echo(f"Lease table {lease_table} of {group} {state}; the hub has {len(states)} partitions.")
     if file is not None and (missing := [p for p in states if p not in file.targets([*states])]):
-        echo(f"No position for partition {', '.join(missing)}: reading will begin at the first retained event.")
+        echo(f"No position for {ranges(missing)}: reading will begin at the first retained event.")
 
 
 def _create(

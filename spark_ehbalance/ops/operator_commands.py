@@ -13,6 +13,7 @@ from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.group.changes import Drain, RecordHub, Transition
 from spark_ehbalance.group.commands import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
+from spark_ehbalance.group.group_view import ranges
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
 from spark_ehbalance.group.working_copy import WorkingCopy
@@ -133,7 +134,7 @@ def seek(
         echo("The file contains no positions, so nothing was changed.")
     if back := [p for p, target in targets.items() if (at := before.leases[p].checkpoint) and target.next < at.next]:
         echo(
-            f"Events of partition {', '.join(back)} will be read again. A table written exactly once (once, "
+            f"Events of {ranges(back)} will be read again. A table written exactly once (once, "
             "write_once) skips events up to its last one: use spark_ehbalance.merge, or a different source."
         )
 
