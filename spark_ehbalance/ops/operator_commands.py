@@ -200,9 +200,8 @@ def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict
     belongs to another group."""
     check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
-        raise EhBalanceError(
-            "EHB_COMMAND_REJECTED", reason="no query has read anything yet, so startingPosition applies"
-        )
+        reason = "no query has read anything yet, so set startingPosition or run `ehbalance init --positions FILE`"
+        raise EhBalanceError("EHB_COMMAND_REJECTED", reason=reason)
     if partition is not None and partition not in snapshot.leases:
         reason = f"partition {partition} is unknown; the table has {', '.join(snapshot.leases)}"
         raise EhBalanceError("EHB_COMMAND_REJECTED", reason=reason)

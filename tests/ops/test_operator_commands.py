@@ -95,7 +95,7 @@ def test_order_involving_a_dead_member_warns(leases: Group) -> None:
 def test_invalid_option_is_rejected(leases: Group, tmp_path: Path) -> None:
     new = replace(leases, table=tmp_path / "new")
     new.done("init")
-    assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_COMMAND_REJECTED", "startingPosition")
+    assert_error(new.fails(1, "seek", "--all", "--to", "earliest"), "EHB_COMMAND_REJECTED", "init --positions")
     assert_error(leases.fails(2, "pin", "0"), "EHB_OPTION_REQUIRED", "--to or --remove")
     both = leases.fails(2, "pin", "0", "--remove", "--to", "bob")
     assert_error(both, "EHB_OPTIONS_CONFLICT", "--to and --remove")

@@ -6,14 +6,17 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.group.model import Lease, Member
+from spark_ehbalance.group.model import Lease, Member, QueryRecord
 from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import StartingPositions
+from spark_ehbalance.lease_table.delta.store import DeltaStore
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, TableReference
 from tests.ops.command import Command, assert_error
 from tests.ops.groups import HUB, Group, change, fill, history
@@ -268,6 +271,49 @@ def test_expired_positions_are_rejected(group: Group, emulator: Emulator, file: 
     group.done("init", "--positions", file)
     assert group.positions == {"0": 100, "1": 20, "2": 50, "3": 50}
     assert_error(group.fails(1, "init", "--positions", file), "EHB_LEASE_TABLE_EXISTS", str(group.table))
+
+
+def test_unused_table_gets_positions(group: Group, file: Path) -> None:
+    group.done("init")
+    file.write_text('{"0": 70, "*": 5}')
+    assert_error(group.fails(1, "seek", "--positions", file), "EHB_COMMAND_REJECTED", "`ehbalance init --positions")
+    assert " updated; the hub has 4 partitions.\n" in group.done("init", "--positions", file)
+    assert group.positions == {"0": 70, "1": 5, "2": 5, "3": 5}
+    assert group.state.table is not None
+    assert group.state.table.hub_created_ms is not None
+    assert {(change.event, change.why) for change in history(group.table)} == {("Restore", "init --positions")}
+    group.done("seek", "--positions", file)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        {"leases": {"0": Lease("0")}},
+        {"members": {"ann": Member("ann", "x", 1)}},
+        {"queries": {"q": QueryRecord("q", "", "ann")}},
+    ],
+    ids=["leases", "members", "queries"],
+)
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_used_table_gets_no_positions(
+    group: Group, file: Path, monkeypatch: pytest.MonkeyPatch, use: dict[str, Any], meanwhile: bool
+) -> None:
+    file.write_text('{"*": 5}')
+    group.done("init")
+    if meanwhile:
+        write = DeltaStore.write
+
+        def join_and_write(store: DeltaStore, base: Snapshot, new: Snapshot) -> Snapshot:
+            monkeypatch.setattr(DeltaStore, "write", write)
+            change(group.table, **use)
+            return write(store, base, new)
+
+        monkeypatch.setattr(DeltaStore, "write", join_and_write)
+    else:
+        change(group.table, **use)
+    assert_error(group.fails(1, "init", "--positions", file), "EHB_LEASE_TABLE_EXISTS", str(group.table))
+    assert group.positions == {}
+    assert group.state.version == 1
 
 
 def test_seek_moves_the_partitions_in_the_file(group: Group, file: Path) -> None:
