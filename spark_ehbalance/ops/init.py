@@ -30,9 +30,10 @@ def init(
 ) -> None:
     """Create the lease table of a group, or check an existing one.
 
-    A query creates the table itself when it starts; use this command to check the options beforehand. With --positions,
-    the queries continue at these positions, and in all other partitions at the first retained event. Start them with
-    new checkpointLocations. An existing table gets these positions only if no query has used it.
+    A query creates the table itself when it starts; use this command to check the options beforehand. The consumer
+    group is not checked. With --positions, the queries continue at these positions, and in all other partitions at the
+    first retained event. Start them with new checkpointLocations. An existing table gets these positions only if no
+    query has used it.
     """
     file = None if positions is None else PositionFile(positions)
     options = hub.options(lease_table, storage, blob_namespace)
