@@ -81,7 +81,7 @@ class Witness:
         self._sought: dict[str, int] = {}  # partition → the epoch after its last seek
         self._ever_sought: set[str] = set()
         self._replaced = 0  # version in which the table was replaced
-        self._takers: dict[str, str] = {}  # the last process to claim a partition; removed after a handover
+        self._takers: dict[str, str] = {}  # partition → the last process to get it
         self._begin: dict[str, int] = {}  # where reading began, or where it continued after the last seek
         self._written = Content()  # what all sinks have stored since then
         self._ever_written = Content()
@@ -103,7 +103,8 @@ class Witness:
             if isinstance(transition, (Claim, Steal)):
                 self._takers[transition.partition] = transition.by.incarnation
             elif isinstance(transition, HandOver):
-                self._takers.pop(transition.partition, None)
+                owner = after.members.get(str(after.leases[transition.partition].owner))
+                self._takers[transition.partition] = owner.incarnation if owner else ""
             elif isinstance(transition, Drain) and transition.by.id != transition.member:
                 self._drained[transition.member] = transition.undo
         for p, lease in after.leases.items():
@@ -126,7 +127,7 @@ class Witness:
             if record.batch < known.batch or record.begun < known.begun:
                 raise Violation("record", f"{lineage} was at {known}, and then at {record}")
         for id, row in after.members.items():
-            # Partitions claimed by an earlier process of the member are released by the next commit.
+            # Partitions of an earlier process of the member are released by the next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]
             if row.max_owned is not None and len(own) > row.max_owned and not self._world.tampered:
                 raise Violation("limit", f"{id} owns more than maxPartitionsOwned={row.max_owned}")
