@@ -297,7 +297,8 @@ class GroupView:
             yield Finding("limits_too_small", _ids(free), {"limit": limit, "count": count})
             return
         started = min(member.started_at_ms for member in active or live)
-        left = [lease for lease in free if self.now_ms - max(lease.renewed_at_ms, started) > _FREE_MS]
+        patience_ms = _FREE_MS if active else _PATIENCE_MS  # a query that stops may still be in its last batch
+        left = [lease for lease in free if self.now_ms - max(lease.renewed_at_ms, started) > patience_ms]
         if left:
             since = max(started, *(lease.renewed_at_ms for lease in left))
             code = "unowned" if active else "all_leaving"

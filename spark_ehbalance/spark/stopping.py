@@ -14,10 +14,10 @@ from spark_ehbalance.spark.planners import find_driver, report_end, send_to_plan
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without causing duplicate events: wait for the running batch to finish, then release the partitions.
-    After `timeout` seconds, the batch is aborted.
+    """Stop `query` without causing duplicate events: wait for the running batch (or the first, if the query is
+    starting) to finish, then release the partitions. After `timeout` seconds, the batch is aborted.
 
-    `query.stop()` alone aborts the running batch, so the next owners read its events again.
+    `query.stop()` alone aborts the batch, so its events are read again.
     """
     hand_over(query, timeout)
     query.stop()

@@ -210,7 +210,7 @@ def test_every_finding_code_is_covered() -> None:
             history=[claim(s, None, "ann") for s in (200, 120, 40)],
         ),
         view(lease("0", "ann"), lease("1", None)),
-        view(lease("0", None), members=[member("ann", state=MemberState.LEAVING)]),
+        view(lease("0", None, renewed_at_ms=ago(40)), members=[member("ann", state=MemberState.LEAVING)]),
         view(lease("0", "ann", 600, lag=None)),
         view(lease("0", "ann"), queries=[query("ann"), query("ann", lineage="old", at_ms=ago(3600))]),
         view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
