@@ -163,8 +163,8 @@ def test_stop_during_the_first_batch_begins_no_second_one(
     fill(hub, 3)
     stopping = threading.Thread(target=spark_ehbalance.stop, args=(query,))
     stopping.start()
-    is_leaving = lambda: {member.state for member in table().members.values()} == {MemberState.LEAVING}  # noqa: E731
-    wait_until(is_leaving, "the query is leaving")
+    leaving = [MemberState.LEAVING]
+    wait_until(lambda: [member.state for member in table().members.values()] == leaving, "the query is leaving")
     sink.open.set()
     stopping.join()
     assert query.exception() is None
